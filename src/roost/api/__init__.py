@@ -1,0 +1,1 @@
+"""Management and agent HTTP: the only door to the server."""

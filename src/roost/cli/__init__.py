@@ -1,0 +1,1 @@
+"""The operator's commands; imports neither the server nor SQL."""

@@ -1,0 +1,1 @@
+"""The words of Roost as types: pure, frozen, standard library only."""

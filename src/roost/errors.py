@@ -1,0 +1,89 @@
+"""
+Every error Roost raises on purpose.
+
+RoostError
+  ├─ UserError        the request cannot be met; the text says what to change
+  │    ├─ Unusable    an input (file, flag, field) that cannot be used
+  │    ├─ NotFound    what was named does not exist
+  │    ├─ Conflict    somebody else holds or changed it; read again and retry
+  │    └─ Refused     a credential is missing, wrong, expired or not good for this
+  └─ Unavailable      not now; the same request may succeed later
+       └─ Unreachable the other side does not answer
+
+Messages are lower case, name the object and the numbers, and have no full stop at the end.
+`hint` is what to do next: a command that can be pasted, or a short sentence.
+"""
+
+from typing import ClassVar
+
+
+class RoostError(Exception):
+    """Something Roost says on purpose; `code` is stable, `status` is HTTP's, `exit_code` is `ctl`'s."""
+
+    code: ClassVar[str] = "internal"
+    status: ClassVar[int] = 500
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+class UserError(RoostError):
+    """The request cannot be met as it stands."""
+
+    code = "bad_request"
+    status = 400
+    exit_code = 1
+
+
+class Unusable(UserError):
+    """An input that cannot be used; `problems` has one line each, with file, line and key if known."""
+
+    code = "unusable_input"
+    status = 422
+    exit_code = 2
+
+    def __init__(
+        self, message: str, *, hint: str | None = None, problems: tuple[str, ...] = ()
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.problems = problems
+
+
+class NotFound(UserError):
+    """What was named does not exist."""
+
+    code = "not_found"
+    status = 404
+    exit_code = 3
+
+
+class Conflict(UserError):
+    """Somebody else holds it, or changed it first."""
+
+    code = "conflict"
+    status = 409
+
+
+class Refused(UserError):
+    """The credential is missing, wrong, expired, or not good for this."""
+
+    code = "refused"
+    status = 401
+    exit_code = 7
+
+
+class Unavailable(RoostError):
+    """Not now; the same request may succeed later."""
+
+    code = "unavailable"
+    status = 503
+
+
+class Unreachable(Unavailable):
+    """The other side does not answer."""
+
+    code = "unreachable"
+    exit_code = 5

@@ -1,0 +1,1 @@
+"""Pure state machines: desired and observed in, actions with their because out."""

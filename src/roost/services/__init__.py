@@ -1,0 +1,1 @@
+"""Loops with a clock and a store: inventory, scheduler, leader, events."""
