@@ -1,4 +1,4 @@
-"""What an agent and the server say to each other, as JSON over HTTP (`/agent/v1/{join,report,desired}`).
+"""What an agent and the server say to each other, as JSON over HTTP (`/agent/v1/{join,report,desired,orders,logs}`).
 
 Unknown keys are ignored and absent ones take their default ("not reported"), so that either side may be
 a version older or newer.
@@ -73,6 +73,26 @@ class Reported:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LogOrder:
+    """Somebody asked for a shard's log; the agent sends it as the body of `POST /agent/v1/logs/ID`."""
+
+    id: str
+    placement: str
+    rank: int = 0
+    tail_lines: int = 200
+    follow: bool = False
+    previous: bool = False
+    """The run before the present one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Orders:
+    """The answer to `GET /agent/v1/orders?wait=S`: what is asked of the agent once, apart from desired state."""
+
+    logs: tuple[LogOrder, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
     """RFC 9457 `application/problem+json`, as the management and the agent API answer errors."""
 
@@ -90,4 +110,5 @@ decode_joined: Final = msgspec.json.Decoder(Joined).decode
 decode_report: Final = msgspec.json.Decoder(Report).decode
 decode_reported: Final = msgspec.json.Decoder(Reported).decode
 decode_desired: Final = msgspec.json.Decoder(Desired).decode
+decode_orders: Final = msgspec.json.Decoder(Orders).decode
 decode_problem: Final = msgspec.json.Decoder(Problem).decode
