@@ -1,0 +1,159 @@
+"""Child processes of a `roost up`: started in sessions of their own, watched without polling, ended by pid.
+
+A child gets SIGTERM from the kernel when its parent dies, however it dies, so nothing outlives `up`.
+"""
+
+import ctypes
+import os
+import selectors
+import signal
+import subprocess
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import IO, Final, Self
+
+_PR_SET_PDEATHSIG: Final = 1  # linux/prctl.h
+_LIBC: Final = ctypes.CDLL(None, use_errno=True)
+_LOG_LIMIT: Final = 16_000_000
+"""Bytes of a child's log kept before it starts a new file; one older file stays beside it."""
+_HURRY_S: Final = 10
+
+
+@dataclass(kw_only=True)
+class Child:
+    """One process and how to start it again."""
+
+    name: str
+    argv: Sequence[str]
+    log: Path
+    process: subprocess.Popen[bytes]
+    pidfd: int
+    started: float
+    quick_ends: int = 0
+    """Ends in a row that came within seconds of their start; the delay before the next start grows."""
+
+    @property
+    def pid(self) -> int:
+        """The process as it is now; a restart changes it."""
+        return self.process.pid
+
+    def last_lines(self, count: int = 15) -> list[str]:
+        """The end of its log, for when it won't start."""
+        try:
+            with self.log.open("rb") as stream:
+                stream.seek(max(0, self.log.stat().st_size - 16_384))
+                return stream.read().decode("utf-8", "replace").splitlines()[-count:]
+        except OSError:
+            return []
+
+
+@dataclass(kw_only=True)
+class Processes:
+    """A handful of children and the signals that end them."""
+
+    log_dir: Path
+    children: dict[str, Child] = field(default_factory=dict)
+    stopping: int = 0
+    """How many times somebody asked to stop (SIGTERM, SIGINT, SIGHUP)."""
+    _selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
+    _wakeup: tuple[int, int] | None = None
+    _handlers: dict[signal.Signals, object] = field(default_factory=dict)
+
+    def __enter__(self) -> Self:
+        read, write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._wakeup = (read, write)
+        signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+        self._selector.register(read, selectors.EVENT_READ)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            self._handlers[number] = signal.signal(number, self._asked_to_stop)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]  # what signal() gave back
+        signal.set_wakeup_fd(-1)
+        self._selector.close()
+        for end in self._wakeup or ():
+            os.close(end)
+
+    def _asked_to_stop(self, _number: int, _frame: FrameType | None) -> None:
+        self.stopping += 1
+
+    def start(self, name: str, argv: Sequence[str]) -> Child:
+        """Start (or start again) the child of that name."""
+        self.log_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        log = self.log_dir / f"{name}.log"
+        if log.exists() and log.stat().st_size > _LOG_LIMIT:
+            log.replace(log.with_suffix(".log.1"))
+        with log.open("ab") as stream:
+            process = _spawn(argv, stream)
+        pidfd = os.pidfd_open(process.pid)
+        before = self.children.get(name)
+        child = Child(
+            name=name,
+            argv=argv,
+            log=log,
+            process=process,
+            pidfd=pidfd,
+            started=time.monotonic(),
+            quick_ends=before.quick_ends if before else 0,
+        )
+        self.children[name] = child
+        self._selector.register(pidfd, selectors.EVENT_READ, child)
+        return child
+
+    def wait(self, timeout: float | None) -> list[Child]:
+        """Sleep until a child ends, a signal comes or the time is up; the children that ended."""
+        ended: list[Child] = []
+        for key, _ in self._selector.select(timeout):
+            if key.data is None:
+                os.read(key.fd, 64)
+                continue
+            child: Child = key.data
+            self._selector.unregister(child.pidfd)
+            os.close(child.pidfd)
+            child.process.wait()
+            ended.append(child)
+        return ended
+
+    def running(self, name: str) -> bool:
+        """Whether that child was started and has not ended."""
+        child = self.children.get(name)
+        return child is not None and child.process.returncode is None
+
+    def stop(self, name: str, *, grace_s: float) -> None:
+        """SIGTERM and wait. Asked to stop again, hurry it (SIGTERM again); after the grace, SIGKILL."""
+        child = self.children[name]
+        asked, hurried = self.stopping, False
+        deadline = time.monotonic() + grace_s
+        child.process.send_signal(signal.SIGTERM)
+        while child.process.returncode is None:
+            if self.stopping > asked and not hurried:
+                hurried = True
+                child.process.send_signal(signal.SIGTERM)
+                deadline = min(deadline, time.monotonic() + _HURRY_S)
+            left = deadline - time.monotonic()
+            if left <= 0:
+                child.process.kill()
+            self.wait(max(0.05, min(left, 1)))
+
+
+def _spawn(argv: Sequence[str], log: IO[bytes]) -> subprocess.Popen[bytes]:
+    parent = os.getpid()
+
+    def die_with_parent() -> None:
+        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != parent:  # it died between fork and prctl
+            os._exit(0)
+
+    return subprocess.Popen(
+        argv,
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,  # Ctrl-C in the terminal reaches `up` alone, which ends them in order
+        preexec_fn=die_with_parent,  # noqa: PLW1509 - `up` has one thread
+    )

@@ -1,0 +1,381 @@
+"""One machine's whole fleet: server, agent and gateway started, watched, restarted and stopped together."""
+
+import contextlib
+import fcntl
+import json
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Self
+
+from roost.cli.client import Client, Endpoint
+from roost.errors import Conflict, NotFound, RoostError, Unavailable, Unreachable, Unusable
+from roost.run.processes import Child, Processes
+
+WANTED_PORTS: Final = {"api": 7400, "gateway": 7480, "metrics": 7490}
+_START_LIMIT_S: Final = 60
+_STOP_LIMIT_S: Final = {"gateway": 35.0, "agent": 150.0, "server": 10.0}
+_LONGEST_DELAY_S: Final = 30.0
+_TOKEN_TTL_S: Final = 600
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What `roost up` was asked for."""
+
+    dir: Path
+    model_dirs: tuple[Path, ...] = ()
+    allow_command: bool = False
+    workers: int = 1
+    port_base: int | None = None
+    """First port wanted; `None`: 7400, 7480, 7490 or the next free ones."""
+    ready_file: Path | None = None
+
+
+@dataclass(kw_only=True)
+class Stack:
+    """The three processes on loopback. Use as a context; leaving it stops everything that was started."""
+
+    options: Options
+    say: Callable[[str], None]
+    ports: dict[str, int] = field(default_factory=dict)
+    _processes: Processes = field(init=False)
+    _lock: int | None = None
+    _restart_at: dict[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._processes = Processes(log_dir=self.options.dir / "logs")
+
+    # -- addresses -------------------------------------------------------------------------------
+
+    @property
+    def api(self) -> str:
+        """The management API."""
+        return f"http://127.0.0.1:{self.ports['api']}"
+
+    @property
+    def gateway(self) -> str:
+        """The OpenAI endpoint."""
+        return f"http://127.0.0.1:{self.ports['gateway']}"
+
+    @property
+    def metrics(self) -> str:
+        """Where the gateway answers about itself."""
+        return f"http://127.0.0.1:{self.ports['metrics']}"
+
+    @property
+    def stopping(self) -> bool:
+        """Somebody asked to stop."""
+        return self._processes.stopping > 0
+
+    def client(self) -> Client:
+        """The management API with the admin credential, as `roost ctl` would find them."""
+        return Client(Endpoint.find(directory=self.options.dir))
+
+    # -- life ------------------------------------------------------------------------------------
+
+    def __enter__(self) -> Self:
+        directory = self.options.dir
+        try:
+            directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except OSError as error:
+            raise Unusable(
+                f"cannot make {directory}: {error.strerror}", hint="name another: --dir DIR"
+            ) from error
+        self._lock = _lock(directory / "up.lock")
+        self._processes.__enter__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            self._stop()
+        finally:
+            for file in (self.options.dir / "up.json", self.options.ready_file):
+                if file is not None:
+                    file.unlink(missing_ok=True)
+            self._processes.__exit__()
+            if self._lock is not None:
+                (self.options.dir / "up.lock").unlink(missing_ok=True)
+                os.close(self._lock)
+
+    def start(self) -> None:
+        """Start all three and return when each answers; raises `Unavailable` with the reason if one won't."""
+        self._start_server()
+        self._hand_out_token()
+        self._start_agent()
+        self._start_gateway()
+        self._await("agent", self._node_is_ready)
+        self._await("gateway", lambda: answers(f"{self.metrics}/readyz"))
+        self._write_ready()
+
+    def serve(
+        self, *, until: Callable[[], bool] | None = None, timeout: float | None = None
+    ) -> None:
+        """Keep the three running until somebody asks to stop, `until` says so, or the time is up."""
+        end = None if timeout is None else time.monotonic() + timeout
+        while not self.stopping and not (until is not None and until()):
+            now = time.monotonic()
+            if end is not None and now >= end:
+                return
+            moments = [*self._restart_at.values(), *([end] if end is not None else [])]
+            if until is not None:
+                moments.append(now + 0.2)
+            for child in self._processes.wait(max(0.0, min(moments) - now) if moments else None):
+                self._ended(child)
+            for name in [n for n, at in self._restart_at.items() if at <= time.monotonic()]:
+                self._restart(name)
+
+    # -- the three -------------------------------------------------------------------------------
+
+    def _start_server(self) -> None:
+        self._start_listening(
+            "server",
+            ("api",),
+            lambda: ["server", "--port", str(self.ports["api"])],
+            lambda: answers(f"{self.api}/readyz"),
+        )
+
+    def _start_gateway(self) -> None:
+        self._start_listening(
+            "gateway",
+            ("gateway", "metrics"),
+            lambda: [
+                *("gateway", "--server", self.api, "--workers", str(self.options.workers)),
+                *(
+                    "--port",
+                    str(self.ports["gateway"]),
+                    "--metrics-port",
+                    str(self.ports["metrics"]),
+                ),
+            ],
+            lambda: answers(f"{self.metrics}/healthz"),
+        )
+
+    def _start_agent(self) -> None:
+        words = ["agent", "--server", self.api, "--token-file", str(self._token_file)]
+        for model_dir in self.options.model_dirs:
+            words += ["--model-dir", str(model_dir)]
+        if self.options.allow_command:
+            words.append("--allow-command")
+        self._processes.start("agent", self._argv([*words, "--stop-engines"]))
+
+    def _start_listening(
+        self,
+        name: str,
+        doors: Sequence[str],
+        words: Callable[[], list[str]],
+        ready: Callable[[], bool],
+    ) -> None:
+        for door in doors:
+            self.ports[door] = self._port_for(door)
+        for _ in range(5):
+            self._processes.start(name, self._argv(words()))
+            try:
+                self._await(name, ready)
+            except Unavailable:
+                taken = [door for door in doors if not is_free(self.ports[door])]
+                if self._processes.running(name) or not taken or self.options.port_base is not None:
+                    raise
+                # Somebody took a port between our look and the child's bind.
+                for door in taken:
+                    self.ports[door] = self._port_for(door)
+                continue
+            return
+        raise Unavailable(f"no port stays free for the {name}", hint="try --port-base")
+
+    def _port_for(self, door: str) -> int:
+        wanted = WANTED_PORTS[door]
+        if self.options.port_base is not None:
+            wanted += self.options.port_base - WANTED_PORTS["api"]
+            if not is_free(wanted):
+                raise Unusable(f"port {wanted} is taken", hint="choose another --port-base")
+            return wanted
+        return next_free_port(wanted, avoid=set(self.ports.values()))
+
+    def _argv(self, words: Sequence[str]) -> list[str]:
+        return [
+            *(sys.executable, "-m", "roost.cli.main"),
+            *(words[0], "--dir", str(self.options.dir), *words[1:]),
+        ]
+
+    # -- watching --------------------------------------------------------------------------------
+
+    def _ended(self, child: Child) -> None:
+        lived = time.monotonic() - child.started
+        child.quick_ends = 0 if lived > 60 else child.quick_ends + 1  # noqa: PLR2004
+        delay = (
+            0.0 if child.quick_ends <= 1 else min(_LONGEST_DELAY_S, 2.0 ** (child.quick_ends - 2))
+        )
+        self.say(
+            f"the {child.name} ended ({_how(child.process.returncode)}); "
+            f"starting it again{f' in {delay:.0f} s' if delay else ''}"
+        )
+        self._restart_at[child.name] = time.monotonic() + delay
+
+    def _restart(self, name: str) -> None:
+        del self._restart_at[name]
+        self._processes.start(name, self._processes.children[name].argv)
+        try:
+            if name == "server":
+                self._await("server", lambda: answers(f"{self.api}/readyz"))
+                # The directory may have been emptied: the agent needs a token to join anew.
+                self._hand_out_token()
+        except RoostError as error:
+            self.say(f"the {name} is not ready: {error.message}")
+        self._write_ready()
+
+    def _await(self, name: str, ready: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + _START_LIMIT_S
+        pause = 0.02
+        while not ready():
+            if self.stopping:
+                raise Stopped
+            if not self._processes.running(name):
+                child = self._processes.children[name]
+                raise Unavailable(_last_words(child))
+            if time.monotonic() > deadline:
+                raise Unavailable(
+                    f"the {name} does not answer after {_START_LIMIT_S} s",
+                    hint=f"its log is {self._processes.children[name].log}",
+                )
+            for child in self._processes.wait(pause):
+                if child.name != name:
+                    self._ended(child)
+            pause = min(0.2, pause * 1.5)
+
+    def _node_is_ready(self) -> bool:
+        with contextlib.suppress(Unreachable, NotFound):
+            return any(node["ready"] for node in self.client().get("/api/v1/nodes")["nodes"])
+        return False
+
+    # -- what is written -------------------------------------------------------------------------
+
+    @property
+    def _token_file(self) -> Path:
+        return self.options.dir / "agent" / "join-token"
+
+    def _hand_out_token(self) -> None:
+        made = self.client().post("/api/v1/tokens", {"ttl_s": _TOKEN_TTL_S, "uses": 1})
+        self._token_file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        write_secret(self._token_file, made["token"] + "\n")
+
+    def _write_ready(self) -> None:
+        children = self._processes.children
+        pids: Mapping[str, object] = {
+            "up": os.getpid(),
+            "server": children["server"].pid,
+            "agent": children["agent"].pid,
+            "gateway": [children["gateway"].pid],
+        }
+        text = json.dumps(
+            {
+                "api": self.api,
+                "gateway": self.gateway,
+                "metrics": [self.metrics],
+                "admin_credential_file": str(self.options.dir / "server" / "admin_credential"),
+                "pids": pids,
+            },
+            indent=1,
+        )
+        for file in (self.options.dir / "up.json", self.options.ready_file):
+            if file is not None:
+                write_secret(file, text + "\n")
+
+    # -- stopping --------------------------------------------------------------------------------
+
+    def _stop(self) -> None:
+        """The gateway first (what is in flight finishes), then the engines, then the server."""
+        for name, limit in _STOP_LIMIT_S.items():
+            if self._processes.running(name):
+                self._processes.stop(name, grace_s=limit)
+
+
+class Stopped(RoostError):
+    """Somebody asked to stop while it was starting; not a failure."""
+
+    exit_code = 0
+
+    def __init__(self) -> None:
+        super().__init__("stopped")
+
+
+def is_free(port: int) -> bool:
+    """Whether a listener could bind this port of 127.0.0.1 now."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+def next_free_port(wanted: int, *, avoid: set[int]) -> int:
+    """The first free port from `wanted` on."""
+    for port in range(wanted, wanted + 1000):
+        if port not in avoid and is_free(port):
+            return port
+    raise Unavailable(f"no port is free from {wanted} to {wanted + 999}")
+
+
+def answers(url: str) -> bool:
+    """Whether GET says 2xx within two seconds."""
+    import http.client
+    from urllib.parse import urlsplit
+
+    parts = urlsplit(url)
+    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=2)
+    try:
+        connection.request("GET", parts.path)
+        return 200 <= connection.getresponse().status < 300
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
+
+
+def write_secret(path: Path, text: str) -> None:
+    """Write a 0600 file whole or not at all."""
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "w") as stream:
+        stream.write(text)
+    fresh.replace(path)
+
+
+def _lock(path: Path) -> int:
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.read(descriptor, 32).decode("ascii", "replace").strip() or "unknown"
+            os.close(descriptor)
+            raise Conflict(
+                f"roost is already running from {path.parent} (pid {holder})",
+                hint=f"stop it (kill {holder}), or use another directory: --dir DIR",
+            ) from None
+        with contextlib.suppress(FileNotFoundError):
+            if os.fstat(descriptor).st_ino == path.stat().st_ino:
+                os.truncate(descriptor, 0)
+                os.write(descriptor, f"{os.getpid()}\n".encode())
+                return descriptor
+        os.close(descriptor)  # its holder removed it on leaving, between our open and our lock
+
+
+def _how(returncode: int | None) -> str:
+    if returncode is not None and returncode < 0:
+        return f"signal {-returncode}"
+    return f"exit status {returncode}"
+
+
+def _last_words(child: Child) -> str:
+    """The error a child ended with, or the end of its log."""
+    lines = child.last_lines()
+    errors = [line for line in lines if line.startswith("error: ")]
+    said = errors[-1].removeprefix("error: ") if errors else "\n".join(lines) or "it said nothing"
+    return f"the {child.name} ended ({_how(child.process.returncode)}): {said}"

@@ -1,0 +1,98 @@
+"""`roost up`: server, agent and gateway on this machine, in the foreground."""
+
+from pathlib import Path
+
+import click
+
+from roost.cli.client import default_directory
+from roost.errors import Unusable
+from roost.run.stack import Options, Stack, Stopped
+
+directory_option = click.option(
+    "--dir",
+    "directory",
+    type=click.Path(file_okay=False, path_type=Path),
+    envvar="ROOST_DIR",
+    help="Where state is kept. Default: /var/lib/roost, or ~/.local/state/roost.",
+)
+
+
+@click.command()
+@directory_option
+@click.option(
+    "--ready-file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Written (JSON, 0600) when everything listens; removed at the end.",
+)
+@click.option(
+    "--catalog",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Apply this catalog once everything listens.",
+)
+@click.option(
+    "--model-dir",
+    "model_dirs",
+    multiple=True,
+    type=click.Path(exists=True, file_okay=False, path_type=Path, resolve_path=True),
+    help="Where sources that are not absolute paths are found. May be repeated.",
+)
+@click.option("--allow-command", is_flag=True, help="Let catalogs run commands (engine: command).")
+@click.option(
+    "--workers", type=click.IntRange(1, 64), default=1, show_default=True, help="Gateways."
+)
+@click.option(
+    "--port-base",
+    type=click.IntRange(1024, 65000),
+    help="First port; without it 7400, 7480 and 7490, or the next free ones.",
+)
+def up(
+    directory: Path | None,
+    ready_file: Path | None,
+    catalog: Path | None,
+    model_dirs: tuple[Path, ...],
+    allow_command: bool,
+    workers: int,
+    port_base: int | None,
+) -> None:
+    r"""Serve models from this machine: server, agent and gateway, until Ctrl-C.
+
+    \b
+    Example:
+      roost up --model-dir ~/models --catalog catalog.yaml
+    """
+    options = Options(
+        dir=(directory or default_directory()).absolute(),
+        model_dirs=model_dirs,
+        allow_command=allow_command,
+        workers=workers,
+        port_base=port_base,
+        ready_file=ready_file,
+    )
+    with Stack(options=options, say=say) as stack:
+        try:
+            stack.start()
+        except Stopped:
+            return
+        if catalog is not None:
+            apply(stack, catalog)
+        say(f"api      {stack.api}")
+        say(f"gateway  {stack.gateway}/v1")
+        say(f"metrics  {stack.metrics}/metrics")
+        say(f"state    {options.dir}   (logs in {options.dir / 'logs'})")
+        say(f"try      ROOST_DIR={options.dir} roost ctl nodes")
+        stack.serve()
+        say("stopping: requests in flight finish, then the engines stop (Ctrl-C again to hurry)")
+
+
+def apply(stack: Stack, catalog: Path) -> None:
+    """Apply a catalog file; raises `Unusable` with its problems."""
+    try:
+        text = catalog.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise Unusable(f"cannot read {catalog}: {error}") from error
+    stack.client().apply(text, filename=str(catalog))
+
+
+def say(line: str) -> None:
+    """One line for whoever started it, at once."""
+    click.echo(line)
