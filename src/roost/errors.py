@@ -7,8 +7,11 @@ RoostError
   │    ├─ NotFound    what was named does not exist
   │    ├─ Conflict    somebody else holds or changed it; read again and retry
   │    └─ Refused     a credential is missing, wrong, expired or not good for this
+  │         ├─ UnknownCredential  nobody has it here: another fleet's, or one of before a reset
+  │         └─ Forbidden          it is good, and not for this
   └─ Unavailable      not now; the same request may succeed later
-       └─ Unreachable the other side does not answer
+       ├─ Unreachable the other side does not answer
+       └─ NoSpace     a disk is full; nothing was changed
 
 Messages are lower case, name the object and the numbers, and have no full stop at the end.
 `hint` is what to do next: a command that can be pasted, or a short sentence.
@@ -75,6 +78,19 @@ class Refused(UserError):
     exit_code = 7
 
 
+class UnknownCredential(Refused):
+    """Nobody has this credential here: it is another fleet's, or one of before a reset."""
+
+    code = "unknown_credential"
+
+
+class Forbidden(Refused):
+    """The credential is good, and not for this."""
+
+    code = "forbidden"
+    status = 403
+
+
 class Unavailable(RoostError):
     """Not now; the same request may succeed later."""
 
@@ -87,3 +103,10 @@ class Unreachable(Unavailable):
 
     code = "unreachable"
     exit_code = 5
+
+
+class NoSpace(Unavailable):
+    """A disk is full; nothing was changed."""
+
+    code = "no_space"
+    status = 507
