@@ -1,0 +1,281 @@
+"""The one home of Hypothesis strategies: small, mixed fleets and catalogs, biased to ties and edges.
+
+Big random machines never tie and hide bugs; so nodes have 0 to 4 cards of few kinds, few sizes, few
+names, everything may be unknown, and half of the fleets are copies of one node with small changes.
+"""
+
+from dataclasses import dataclass, replace
+
+from hypothesis import strategies as st
+
+from roost.domain.allocation import Allocation, AllocationState, ReplicaName, replica_name
+from roost.domain.fabric import FabricAttachment, FabricName, HcaName
+from roost.domain.fleet import Fleet
+from roost.domain.gpu import Gpu, GpuClass, GpuUuid
+from roost.domain.model import Catalog, Model, ModelName
+from roost.domain.node import Facts, Filesystem, Node, NodeName
+from roost.domain.profile import Engine, Profile, ProfileName
+from roost.domain.units import GB
+
+NODE_NAMES = ("n1", "n10", "n2", "b", "a", "z")
+"""`n10` sorts before `n2`: names are compared as text."""
+CLASSES = (GpuClass("h100"), GpuClass("h100-nvl"), GpuClass("rtx-4090"))
+"""One contains another: containment is not equality."""
+ENGINES = (Engine.VLLM, Engine.LLAMA_CPP)
+
+
+def mostly(usual: object, *others: object) -> st.SearchStrategy[object]:
+    """`usual` in most cases, one of `others` now and then."""
+    return st.sampled_from([usual] * (3 * len(others)) + list(others))
+
+
+@st.composite
+def gpu_lists(draw: st.DrawFn, node: str) -> tuple[Gpu, ...]:
+    """0 to 4 cards, mostly of one class; NVLink whole, split, partly known or not known."""
+    count = draw(st.sampled_from([0, 1, 2, 2, 3, 4, 4]))
+    main = draw(st.sampled_from(CLASSES))
+    mixed = draw(mostly(False, True))
+    size = draw(st.sampled_from([None, 24 * GB, 80 * GB]))
+    domains = draw(
+        st.sampled_from(
+            [
+                (None, None, None, None),
+                (0, 0, 0, 0),
+                (0, 0, 1, 1),
+                (1, 0, 1, 0),
+                (0, 1, 2, 3),
+                (0, 0, None, None),
+                (None, 1, 1, 1),
+                (0, 1, None, 1),
+            ]
+        )
+    )
+    gap = draw(mostly(0, 1))
+    cards = []
+    for at in range(count):
+        index = at + (gap if at else 0)
+        cards.append(
+            Gpu(
+                index=index,
+                uuid=draw(mostly(GpuUuid(f"GPU-{node}-{index}"), None)),
+                gpu_class=draw(st.sampled_from(CLASSES)) if mixed else main,
+                memory_bytes=draw(mostly(size, None, 16 * GB, 80 * GB)),
+                nvlink_domain=domains[at],
+                healthy=draw(mostly(True, None, False)),
+                unhealthy_reason=draw(mostly(None, "3 uncorrectable ECC errors")),
+                foreign_processes=draw(mostly(0, None, 1)),
+            )
+        )
+    return tuple(draw(st.permutations(cards)))
+
+
+ATTACHMENTS = st.sampled_from(
+    [
+        None,
+        (),
+        (("ib0", ()),),
+        (("ib0", ("mlx5_0",)),),
+        (("ib0", ("mlx5_0",)),),
+        (("ib0", ("mlx5_0", "mlx5_1")), ("ib1", ())),
+        (("ib0", ("mlx5_0",)), ("ib1", ("mlx5_1",))),
+        (("ib1", ("mlx5_1",)), ("ib0", ("mlx5_0",))),
+        (("ib1", ("mlx5_1", "mlx5_2")),),
+    ]
+)
+
+
+@st.composite
+def filesystems(draw: st.DrawFn, *, shared: bool) -> Filesystem:
+    """A small one, with free and total known or not."""
+    total = draw(st.sampled_from([None, 50 * GB, 100 * GB]))
+    free = draw(st.sampled_from([None, 0, 20 * GB, 40 * GB, 50 * GB]))
+    return Filesystem(
+        filesystem="filer:/models" if shared else draw(st.sampled_from(["/dev/a", "/dev/b"])),
+        mounts=("/models",),
+        shared=shared,
+        free_bytes=free,
+        total_bytes=total,
+    )
+
+
+STORAGES = st.one_of(
+    st.none(),
+    st.just(()),
+    st.tuples(filesystems(shared=False)),
+    st.tuples(filesystems(shared=True)),
+    st.tuples(filesystems(shared=False), filesystems(shared=True)),
+    st.tuples(filesystems(shared=False), filesystems(shared=False)),
+)
+
+
+@st.composite
+def nodes(draw: st.DrawFn, name: str = "n1") -> Node:
+    """A node that mostly could take work."""
+    reported = draw(ATTACHMENTS)
+    return Node(
+        name=NodeName(name),
+        ready=draw(mostly(True, False)),
+        not_ready_since=draw(mostly(None, "12:03:10")),
+        cordoned=draw(mostly(False, True)),
+        cordon_reason=draw(mostly(None, "fan failure")),
+        facts=Facts(
+            labels=draw(st.sampled_from([{}, {"pool": "x"}, {"pool": "y", "ram": "32g"}])),
+            memory_bytes=draw(st.sampled_from([None, 16 * GB, 32 * GB, 32 * GB, 64 * GB])),
+            engines=draw(
+                mostly(None, frozenset(), frozenset({"vllm"}), frozenset({"vllm", "llama.cpp"}))
+            ),
+            gpus=draw(st.one_of(gpu_lists(name), gpu_lists(name), gpu_lists(name), st.none())),
+            fabrics=None
+            if reported is None
+            else tuple(
+                FabricAttachment(name=FabricName(fabric), hcas=tuple(HcaName(h) for h in hcas))
+                for fabric, hcas in reported
+            ),
+            storage=draw(STORAGES),
+        ),
+    )
+
+
+def renamed(node: Node, name: str) -> Node:
+    """The same machine under another name, with its own uuids."""
+    gpus = node.facts.gpus
+    if gpus is not None:
+        gpus = tuple(
+            replace(gpu, uuid=None if gpu.uuid is None else GpuUuid(f"GPU-{name}-{gpu.index}"))
+            for gpu in gpus
+        )
+    return replace(node, name=NodeName(name), facts=replace(node.facts, gpus=gpus))
+
+
+@st.composite
+def node_lists(draw: st.DrawFn, *, least: int = 0) -> tuple[Node, ...]:
+    """Up to six nodes: copies of one with small changes, or each for itself."""
+    names = draw(st.lists(st.sampled_from(NODE_NAMES), min_size=least, unique=True))
+    if draw(st.booleans()):
+        return tuple(draw(nodes(name)) for name in names)
+    template = draw(nodes())
+    found = []
+    for name in names:
+        node = renamed(template, name)
+        if draw(mostly(False, True)):
+            node = renamed(replace(draw(nodes()), facts=node.facts), name)
+        if draw(mostly(False, True)):
+            node = replace(node, facts=replace(node.facts, fabrics=draw(nodes()).facts.fabrics))
+        found.append(node)
+    return tuple(found)
+
+
+HOLDERS = ("m0-0", "m0-1", "m1-0", "other-0", "other-1")
+
+
+@st.composite
+def allocations(draw: st.DrawFn, node: Node) -> tuple[Allocation, ...]:
+    """0 to 2 replicas on a node, on no card twice; some are the catalog's own."""
+    indices = sorted(gpu.index for gpu in node.facts.gpus or ())
+    uuids = {gpu.index: gpu.uuid for gpu in node.facts.gpus or ()}
+    found = []
+    for holder in draw(st.lists(st.sampled_from(HOLDERS), max_size=2, unique=True)):
+        gpus = tuple(
+            sorted(draw(st.lists(st.sampled_from(indices), max_size=2, unique=True)))
+            if indices
+            else ()
+        )
+        indices = [index for index in indices if index not in gpus]
+        model, _, index = holder.rpartition("-")
+        ours = model != "other" and draw(st.booleans())
+        known = [uuid for i in gpus if (uuid := uuids[i]) is not None]
+        # Where some uuids are not known, only the indices say which cards.
+        by_uuid = len(known) == len(gpus) and draw(st.booleans())
+        found.append(
+            Allocation(
+                replica=ReplicaName(holder),
+                node=node.name,
+                model=ModelName(model) if ours else None,
+                index=int(index) if ours else None,
+                profile=ProfileName("p0") if ours else None,
+                gpus=gpus,
+                gpu_uuids=tuple(known) if by_uuid else (),
+                memory_bytes=draw(st.sampled_from([None, 0, 8 * GB, 16 * GB, 40 * GB])),
+                disk_bytes=draw(st.sampled_from([None, None, 10 * GB, 20 * GB, 30 * GB])),
+                state=draw(st.sampled_from(list(AllocationState))),
+            )
+        )
+    return tuple(found)
+
+
+@st.composite
+def fleets(draw: st.DrawFn, *, least: int = 0, held: bool = True) -> Fleet:
+    """Nodes, and what is held on some of them."""
+    machines = draw(node_lists(least=least))
+    holds: list[Allocation] = []
+    if held:
+        for node in machines:
+            if draw(st.booleans()):
+                holds.extend(draw(allocations(node)))
+    return Fleet(nodes=machines, allocations=tuple(draw(st.permutations(holds))))
+
+
+@st.composite
+def profiles(draw: st.DrawFn, name: str = "p0", *, most_nodes: int = 3) -> Profile:
+    """One that asks for little in most ways, so that it often fits."""
+    gpu_class = draw(st.sampled_from([None, *CLASSES, CLASSES[0]]))
+    count = draw(st.sampled_from([1, 1, 2, 2, 3, 4])) if gpu_class else 0
+    several = draw(st.sampled_from([1, 1, 2, 3])) if gpu_class else 1
+    return Profile(
+        name=ProfileName(name),
+        engine=draw(st.sampled_from(ENGINES)),
+        source="model.gguf",
+        priority=draw(st.integers(0, 1)),
+        gpu_class=gpu_class,
+        gpus_per_node=count,
+        nodes=min(several, most_nodes),
+        tensor_parallel=max(1, count),
+        pipeline_parallel=min(several, most_nodes),
+        node_selector=draw(mostly({}, {"pool": "x"}, {"pool": "y", "ram": "32g"})),
+        min_memory_bytes=draw(mostly(None, 8 * GB, 32 * GB)),
+        min_disk_bytes=draw(mostly(None, 10 * GB, 40 * GB)),
+        min_gpu_memory_bytes=draw(mostly(None, 24 * GB)) if gpu_class else None,
+    )
+
+
+@st.composite
+def catalogs(
+    draw: st.DrawFn, *, most_models: int = 3, most_replicas: int = 3, least: int = 0
+) -> Catalog:
+    """Up to three models of up to three profiles each."""
+    count = draw(st.integers(least, most_models))
+    return Catalog(
+        models=tuple(
+            Model(
+                name=ModelName(f"m{at}"),
+                replicas=draw(st.integers(least, most_replicas)),
+                priority=draw(mostly(0, 1)),
+                profiles=tuple(
+                    draw(profiles(f"p{which}")) for which in range(draw(st.integers(1, 3)))
+                ),
+            )
+            for at in range(count)
+        )
+    )
+
+
+def one_replica(profile: Profile) -> Catalog:
+    """The smallest catalog that asks for a profile."""
+    return Catalog(models=(Model(name=ModelName("m0"), profiles=(profile,)),))
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """What `plan` is asked."""
+
+    catalog: Catalog
+    fleet: Fleet
+
+
+worlds = st.builds(World, catalogs(), fleets())
+"""Any catalog, any fleet."""
+
+
+def is_of(allocation: Allocation, model: Model, index: int) -> bool:
+    """Whether the allocation is this replica's."""
+    return allocation.replica == replica_name(model.name, index)
