@@ -1,0 +1,74 @@
+"""`roost demo`: a real answer, and nothing left behind."""
+
+import os
+import re
+import signal
+import subprocess
+from pathlib import Path
+
+from running import environment, roost, wait_for
+
+
+def processes_of(directory: Path) -> list[str]:
+    """Command lines of everything that was started with that directory or from its state."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (entry / "cmdline").read_bytes() + (entry / "environ").read_bytes()
+        except OSError:
+            continue
+        if str(directory).encode() in words and entry.name != str(os.getpid()):
+            found.append(words.replace(b"\0", b" ").decode(errors="replace"))
+    return found
+
+
+def test_it_prints_a_real_answer_and_leaves_no_process(tmp_path: Path) -> None:
+    directory = tmp_path / "demo state"
+    ran = subprocess.run(
+        roost("demo", "--exit", "--dir", str(directory)),
+        env=environment(),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    said = re.search(
+        r"^> .*\n(?P<answer>(.|\n)+?)\n\d+ tokens, [\d.]+ tokens/s", ran.stdout, re.MULTILINE
+    )
+    assert said is not None, ran.stdout
+    assert len(said["answer"].split()) >= 3
+    assert "\x1b" not in ran.stdout  # plain lines without a terminal
+    assert processes_of(directory) == []
+    again = subprocess.run(
+        roost("demo", "--exit", "--dir", str(directory)),
+        env=environment(),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert "tokens/s" in again.stdout
+
+
+def test_ctrl_c_at_any_moment_of_the_start_leaves_no_process(tmp_path: Path) -> None:
+    for moment in ("starting Roost", "answer:", "applied", "ready after"):
+        directory = tmp_path / f"state {moment[:3]}"
+        out = tmp_path / "out"
+        with out.open("wb") as stream:
+            process = subprocess.Popen(
+                roost("demo", "--exit", "--dir", str(directory)),
+                env=environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=stream,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        wait_for(lambda m=moment: m in out.read_text(), every_s=0.02)  # type: ignore[misc]
+        os.killpg(process.pid, signal.SIGINT)
+        assert process.wait(90) == 0, out.read_text()
+        assert processes_of(directory) == [], out.read_text()
+        assert not (directory / "up.lock").exists()
