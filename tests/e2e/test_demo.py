@@ -6,6 +6,8 @@ import signal
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from running import environment, roost, wait_for
 
 
@@ -54,21 +56,20 @@ def test_it_prints_a_real_answer_and_leaves_no_process(tmp_path: Path) -> None:
     assert "tokens/s" in again.stdout
 
 
-def test_ctrl_c_at_any_moment_of_the_start_leaves_no_process(tmp_path: Path) -> None:
-    for moment in ("starting Roost", "answer:", "applied", "ready after"):
-        directory = tmp_path / f"state {moment[:3]}"
-        out = tmp_path / "out"
-        with out.open("wb") as stream:
-            process = subprocess.Popen(
-                roost("demo", "--exit", "--dir", str(directory)),
-                env=environment(),
-                stdin=subprocess.DEVNULL,
-                stdout=stream,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        wait_for(lambda m=moment: m in out.read_text(), every_s=0.02)  # type: ignore[misc]
-        os.killpg(process.pid, signal.SIGINT)
-        assert process.wait(90) == 0, out.read_text()
-        assert processes_of(directory) == [], out.read_text()
-        assert not (directory / "up.lock").exists()
+@pytest.mark.parametrize("moment", ["starting Roost", "answer:", "applied", "ready after"])
+def test_ctrl_c_at_any_moment_of_the_start_leaves_no_process(tmp_path: Path, moment: str) -> None:
+    directory, out = tmp_path / "state", tmp_path / "out"
+    with out.open("wb") as stream:
+        process = subprocess.Popen(
+            roost("demo", "--exit", "--dir", str(directory)),
+            env=environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=stream,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    wait_for(lambda: moment in out.read_text(), every_s=0.02)
+    os.killpg(process.pid, signal.SIGINT)
+    assert process.wait(90) == 0, out.read_text()
+    assert processes_of(directory) == [], out.read_text()
+    assert not (directory / "up.lock").exists()
