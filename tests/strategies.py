@@ -5,6 +5,7 @@ names, everything may be unknown, and half of the fleets are copies of one node 
 """
 
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from hypothesis import strategies as st
 
@@ -24,7 +25,10 @@ CLASSES = (GpuClass("h100"), GpuClass("h100-nvl"), GpuClass("rtx-4090"))
 ENGINES = (Engine.VLLM, Engine.LLAMA_CPP)
 
 
-def mostly(usual: object, *others: object) -> st.SearchStrategy[object]:
+T = TypeVar("T")
+
+
+def mostly(usual: T, *others: T) -> st.SearchStrategy[T]:
     """`usual` in most cases, one of `others` now and then."""
     return st.sampled_from([usual] * (3 * len(others)) + list(others))
 

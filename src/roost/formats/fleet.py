@@ -9,8 +9,9 @@ from roost.domain.allocation import Allocation
 from roost.domain.fleet import Fleet
 from roost.domain.gpu import Gpu
 from roost.domain.node import Filesystem, Node
+from roost.errors import Unusable
 from roost.formats.fleet_reader import FleetReader
-from roost.formats.yaml_source import Path, YamlSource, raise_all
+from roost.formats.yaml_source import YamlSource
 
 _LINES_UP_TO: Final = 1_000_000
 """Characters of JSON that are read again, as YAML, to say on which line a problem is."""
@@ -33,10 +34,14 @@ def parse_fleet(text: str, *, filename: str) -> ParsedFleet:
     if reader.problems:
         if source is None and len(text) <= _LINES_UP_TO:
             source = YamlSource(text, filename=filename)
-        lines = [
-            f"{_place(filename, source, path)}: {sentence}" for path, sentence in reader.problems
+        placed = [
+            (source.line(path) if source else None, sentence) for path, sentence in reader.problems
         ]
-        raise_all(lines, filename=filename)
+        lines = [
+            f"{filename}:{line}: {sentence}" if line else f"{filename}: {sentence}"
+            for line, sentence in sorted(placed, key=lambda one: one[0] or 0)
+        ]
+        raise _unusable(lines, filename)
     warnings: tuple[str, ...] = ()
     if reader.unknown:
         keys = ", ".join(reader.unknown)
@@ -52,15 +57,14 @@ def _load(text: str, filename: str) -> tuple[object, YamlSource | None]:
             return msgspec.json.decode(text), None
         except msgspec.DecodeError as error:
             if filename.endswith(".json") or len(text) > _LINES_UP_TO:
-                problem = f"{filename}: is not JSON: {error}"
-                raise_all([problem], filename=filename)
+                raise _unusable([f"{filename}: is not JSON: {error}"], filename) from None
     source = YamlSource(text, filename=filename)
     return source.value, source
 
 
-def _place(filename: str, source: YamlSource | None, path: Path) -> str:
-    line = source.line(path) if source else None
-    return f"{filename}:{line}" if line else filename
+def _unusable(problems: list[str], filename: str) -> Unusable:
+    many = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
+    return Unusable(f"{filename} can't be used: {many}", problems=tuple(problems))
 
 
 GpuJson = TypedDict(

@@ -64,7 +64,8 @@ class FleetReader:
         if value.get("nodes") is None:
             self._wrong((), "has no `nodes`: add them (`nodes: []` is a fleet without any)")
         nodes = self._items(value, "nodes", (), "the file", self._node) or ()
-        self._no_name_twice("node", ((("nodes", i), node.name) for i, node in enumerate(nodes)))
+        names = ((("nodes", i), node.name) for i, node in enumerate(nodes))
+        self._no_name_twice("node", names, "rename one or leave it out")
         by_name = {node.name: node for node in nodes}
 
         def allocation(item: object, path: Path) -> Allocation | None:
@@ -81,14 +82,15 @@ class FleetReader:
         name = self._name(value, path, "a node")
         who = f"node {name}"
         draining = self._flag(value, "draining", path, who, default=False)
+        before = len(self.problems)
         gpus = self._items(value, "gpus", path, who, lambda v, p: self._gpu(v, p, who))
         fabrics = self._items(value, "fabrics", path, who, lambda v, p: self._fabric(v, p, who))
         storage = self._items(value, "storage", path, who, lambda v, p: self._filesystem(v, p, who))
-        if gpus:
+        if gpus and len(self.problems) == before:
             self._no_gpu_twice(gpus, path, who)
         if fabrics:
             names = (((*path, "fabrics", i), f.name) for i, f in enumerate(fabrics))
-            self._no_name_twice(f"{who}: fabric", names)
+            self._no_name_twice(f"{who}: fabric", names, "list its HCAs in one entry")
         engines = self._words(value, "engines", path, who)
         facts = Facts(
             labels=self._labels(value, path, who),
@@ -178,7 +180,7 @@ class FleetReader:
             for index in gpus:
                 if index not in listed:
                     sentence = f"{who}: node {node_name} lists no GPU {index}"
-                    self._wrong((*path, "gpus"), f"{sentence}: add the card (healthy: false)")
+                    self._wrong((*path, "gpus"), f"{sentence}: list the card, or leave it out here")
         uuids = self._words(value, "gpu_uuids", path, who) or ()
         model = self._word(value, "model", path, who)
         profile = self._word(value, "profile", path, who)
@@ -306,17 +308,17 @@ class FleetReader:
     def _no_gpu_twice(self, gpus: tuple[Gpu, ...], path: Path, who: str) -> None:
         if len({gpu.index for gpu in gpus}) != len(gpus):
             indices = (((*path, "gpus", i), str(gpu.index)) for i, gpu in enumerate(gpus))
-            self._no_name_twice(f"{who}: GPU index", indices)
+            self._no_name_twice(f"{who}: GPU index", indices, "give each card its own")
         uuids = [gpu.uuid for gpu in gpus if gpu.uuid is not None]
         if len(set(uuids)) != len(uuids):
             named = (((*path, "gpus", i), gpu.uuid) for i, gpu in enumerate(gpus) if gpu.uuid)
-            self._no_name_twice(f"{who}: GPU uuid", named)
+            self._no_name_twice(f"{who}: GPU uuid", named, "give each card its own, or null")
 
-    def _no_name_twice(self, what: str, named: Iterable[tuple[Path, str]]) -> None:
+    def _no_name_twice(self, what: str, named: Iterable[tuple[Path, str]], change: str) -> None:
         seen: set[str] = set()
         for path, name in named:
             if name in seen and name:
-                self._wrong(path, f"{what} {name} is there twice: rename one or leave it out")
+                self._wrong(path, f"{what} {name} is there twice: {change}")
             seen.add(name)
 
     def _note_unknown(self, value: Mapping[str, object], known: frozenset[str], where: str) -> None:
