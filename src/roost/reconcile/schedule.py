@@ -1,0 +1,471 @@
+"""What the scheduler does next: from the catalog, the fleet and the replicas to actions that say why. Pure."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from roost.domain.allocation import Allocation
+from roost.domain.fleet import Fleet
+from roost.domain.gpu import GpuUuid
+from roost.domain.model import Catalog, Model, ModelName
+from roost.domain.node import Node, NodeName
+from roost.domain.profile import Profile, ProfileName
+from roost.domain.replica import PlacementId, ReplicaState, ShardSpec
+from roost.placement.decision import Decision, Outcome
+from roost.reconcile.replicas import Replica, Wish, allocations, runs_alike
+
+Plan = Callable[[Catalog, Fleet], Sequence[Decision]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Orphan:
+    """A placement that agents run and nobody gave them: every shard of it that was reported."""
+
+    placement: PlacementId
+    shards: Mapping[int, tuple[NodeName, ShardSpec]]
+    """By rank."""
+    usable: bool = True
+    """Its address and port are ones its node may use."""
+
+    @property
+    def spec(self) -> ShardSpec:
+        """Of its lowest rank."""
+        return self.shards[min(self.shards)][1]
+
+    @property
+    def is_whole(self) -> bool:
+        """Every shard was reported, and they agree."""
+        first = self.spec
+        return set(self.shards) == set(range(first.profile.nodes)) and all(
+            (spec.model, spec.index, spec.profile) == (first.model, first.index, first.profile)
+            for _, spec in self.shards.values()
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """All the scheduler looks at, at one moment."""
+
+    catalog: Catalog
+    nodes: tuple[Node, ...]
+    replicas: tuple[Replica, ...]
+    orphans: tuple[Orphan, ...] = ()
+    lost: Mapping[NodeName, float] = field(default_factory=dict)
+    """Lost nodes, and for how many seconds each has been silent."""
+    back: frozenset[NodeName] = frozenset()
+    """Nodes that have reported since this server started, and are not lost."""
+    gone: frozenset[PlacementId] = frozenset()
+    """Stopped placements that every agent concerned has reported gone."""
+    settled: bool = True
+    """Enough nodes have been heard to place something new."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Give a replica its place."""
+
+    model: ModelName
+    index: int
+    profile: Profile
+    decision: Decision
+    because: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adopt:
+    """Take an engine that already runs as the replica that is wanted, without a restart."""
+
+    orphan: Orphan
+    model: ModelName
+    index: int
+    because: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drain:
+    """Out of routing, and stopped by its agents."""
+
+    placement: PlacementId
+    because: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lose:
+    """Its node is lost: no longer counted, still held."""
+
+    placement: PlacementId
+    because: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Return:
+    """A lost one is back and counts again."""
+
+    placement: PlacementId
+    because: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Release:
+    """It is gone from every node: what it held is free."""
+
+    placement: PlacementId
+    because: str
+
+
+Action = Place | Adopt | Drain | Lose | Return | Release
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """The actions, and the decision of each wanted replica that nothing runs and that has no place."""
+
+    actions: tuple[Action, ...]
+    waiting: tuple[Decision, ...] = ()
+
+
+def step(world: World, plan: Plan) -> Step:
+    """The actions that bring what runs one step nearer to what is wanted; none when it is there."""
+    board = _Board(world)
+    board.release_and_lose()
+    board.settle_returns()
+    for name in sorted(board.by_model()):
+        board.trim(name)
+    board.adopt()
+    waiting: tuple[Decision, ...] = ()
+    # What was adopted is a replica in the next step, which follows at once.
+    if world.settled and not any(isinstance(action, Adopt) for action in board.actions):
+        waiting = board.place(plan)
+        if not any(isinstance(action, Place) for action in board.actions):
+            board.replace_one(plan)
+    return Step(actions=tuple(board.actions), waiting=waiting)
+
+
+def fleet_of(world: World) -> tuple[Fleet, Mapping[tuple[ModelName, int], int]]:
+    """The fleet as placement sees it, and from (model, index as placement counts) to the replica's own index."""
+    board = _Board(world)
+    return board.fleet(), board.numbering()
+
+
+class _Board:
+    """The world while one step is being thought through; every action is applied to it at once."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.replicas: dict[PlacementId, Replica] = {
+            replica.placement: replica
+            for replica in sorted(world.replicas, key=lambda r: (r.name, r.created_at, r.placement))
+        }
+        self.orphans = {orphan.placement: orphan for orphan in world.orphans}
+        self.models = {model.name: model for model in world.catalog.models}
+        self.draining = {node.name for node in world.nodes if node.draining}
+        self.cordoned = {node.name for node in world.nodes if node.cordoned}
+        self.actions: list[Action] = []
+
+    # What each action does to the board.
+
+    def drain(self, replica: Replica, because: str) -> None:
+        self.replicas[replica.placement] = replace(
+            replica, wish=Wish.STOP, because=because, state=ReplicaState.DRAINING
+        )
+        self.actions.append(Drain(placement=replica.placement, because=because))
+
+    # 1. What is gone, what is lost.
+
+    def release_and_lose(self) -> None:
+        for replica in list(self.replicas.values()):
+            if replica.wish is Wish.STOP and replica.placement in self.world.gone:
+                del self.replicas[replica.placement]
+                self.actions.append(
+                    Release(
+                        placement=replica.placement,
+                        because=f"gone from {_listed(replica.nodes)}",
+                    )
+                )
+            elif replica.wish is Wish.RUN:
+                lost = [node for node in replica.nodes if node in self.world.lost]
+                if lost:
+                    because = f"{lost[0]} is silent for {self.world.lost[lost[0]]:.0f} s"
+                    self.replicas[replica.placement] = replace(
+                        replica, wish=Wish.LOST, because=because
+                    )
+                    self.actions.append(Lose(placement=replica.placement, because=because))
+
+    # 2. Whichever copy is ready stays; both: the newer; neither: the newer.
+
+    def settle_returns(self) -> None:
+        for replica in sorted(self.replicas.values(), key=lambda r: (-r.created_at, r.placement)):
+            if replica.wish is not Wish.LOST or not set(replica.nodes) <= self.world.back:
+                continue
+            others = [
+                other
+                for other in self.replicas.values()
+                if (other.model, other.index) == (replica.model, replica.index)
+                and other.wish is Wish.RUN
+            ]
+            ready = replica.state is ReplicaState.READY
+            if others and (not ready or any(other.is_ready for other in others)):
+                where = _listed(others[-1].nodes)
+                self.drain(replica, f"{_listed(replica.nodes)} is back, and {where} has taken over")
+                continue
+            because = f"{_listed(replica.nodes)} is back"
+            self.replicas[replica.placement] = replace(replica, wish=Wish.RUN, because=None)
+            self.actions.append(Return(placement=replica.placement, because=because))
+            for other in others:
+                self.drain(other, f"{because}, and {replica.name} is ready there")
+
+    # 3. No more than is wanted.
+
+    def by_model(self) -> dict[ModelName, list[Replica]]:
+        models: dict[ModelName, list[Replica]] = {}
+        for replica in self.replicas.values():
+            models.setdefault(replica.model, []).append(replica)
+        return models
+
+    def running(self, name: ModelName) -> dict[int, list[Replica]]:
+        """The copies that count, by index, best last."""
+        copies: dict[int, list[Replica]] = {}
+        for replica in self.replicas.values():
+            if replica.model == name and replica.wish is Wish.RUN:
+                copies.setdefault(replica.index, []).append(replica)
+        for several in copies.values():
+            several.sort(key=lambda r: (not self.is_stale(r), r.created_at, r.placement))
+        return copies
+
+    def is_stale(self, replica: Replica) -> bool:
+        """It runs by a profile that is no longer wanted, or where nothing is to run."""
+        profile = self.profile(replica.model, replica.profile.name)
+        return (
+            profile is None
+            or not runs_alike(profile, replica.profile)
+            or any(node in self.draining for node in replica.nodes)
+        )
+
+    def profile(self, model: ModelName, name: ProfileName) -> Profile | None:
+        wanted = self.models.get(model)
+        if wanted is None:
+            return None
+        return next((profile for profile in wanted.profiles if profile.name == name), None)
+
+    def trim(self, name: ModelName) -> None:
+        wanted = self.models[name].replicas if name in self.models else 0
+        if wanted == 0:
+            because = (
+                "its model wants no replicas" if name in self.models else "its model was deleted"
+            )
+            for replica in self.by_model()[name]:
+                if replica.wish is not Wish.STOP:
+                    self.drain(replica, because)
+            return
+        copies = self.running(name)
+        surplus = len(copies) - wanted
+        worst_first = sorted(copies, key=lambda index: self._worth(copies[index][-1], index))
+        for index in worst_first[: max(0, surplus)]:
+            for replica in copies.pop(index):
+                self.drain(replica, f"{wanted} of its model wanted")
+        for several in copies.values():
+            self._keep_one(several)
+        # Lost copies of an index that others have filled wait for their node; the rest isn't wanted.
+        if len(copies) == wanted:
+            for replica in self.by_model()[name]:
+                if replica.wish is Wish.LOST and replica.index not in copies:
+                    self.drain(replica, f"{wanted} of its model wanted")
+
+    def _worth(self, replica: Replica, index: int) -> tuple[bool, bool, float, int]:
+        on_cordoned = any(node in self.cordoned for node in replica.nodes)
+        return (replica.is_ready, not on_cordoned, -replica.created_at, -index)
+
+    def _keep_one(self, copies: list[Replica]) -> None:
+        """Of several copies of one replica the best stays, and beside it what serves until it does."""
+        best = copies[-1]
+        serving = [replica for replica in copies if replica.is_ready]
+        if best.is_ready or not serving:
+            keep = {best.placement}
+        elif self.is_stale(best):
+            keep = {serving[-1].placement}
+        else:
+            keep = {best.placement, serving[-1].placement}
+        for replica in copies:
+            if replica.placement not in keep:
+                self.drain(replica, f"replaced on {_listed(best.nodes)}")
+
+    # 4. What is missing: adopted where it already runs, else placed.
+
+    def missing(self) -> dict[ModelName, list[int]]:
+        """Per model the lowest free indices, as many as replicas are missing."""
+        missing: dict[ModelName, list[int]] = {}
+        for model in self.world.catalog.models:
+            used = set(self.running(model.name))
+            short = model.replicas - len(used)
+            free = (index for index in range(model.replicas + len(used)) if index not in used)
+            indices = [next(free) for _ in range(short)]
+            if indices:
+                missing[model.name] = indices
+        return missing
+
+    def adopt(self) -> None:
+        missing = self.missing()
+        for orphan in sorted(self.orphans.values(), key=lambda o: o.placement):
+            spec = orphan.spec
+            wanted = self.profile(spec.model, spec.profile.name)
+            if (
+                spec.index not in missing.get(spec.model, ())
+                or wanted is None
+                or not runs_alike(wanted, spec.profile)
+                or not orphan.is_whole
+                or not orphan.usable
+            ):
+                continue
+            missing[spec.model].remove(spec.index)
+            self.actions.append(
+                Adopt(
+                    orphan=orphan,
+                    model=spec.model,
+                    index=spec.index,
+                    because=f"already runs on {_listed(node for node, _ in orphan.shards.values())}",
+                )
+            )
+
+    def place(self, plan: Plan) -> tuple[Decision, ...]:
+        missing = self.missing()
+        if not missing:
+            return ()
+        numbering = self.numbering()
+        waiting = []
+        for decision in plan(self.world.catalog, self.fleet()):
+            index = numbering.get((decision.model, decision.replica), decision.replica)
+            if index not in missing.get(decision.model, ()):
+                continue
+            if decision.outcome is Outcome.PLACED:
+                self._place(decision, index, decision.why)
+            elif decision.outcome is Outcome.UNPLACEABLE:
+                waiting.append(decision)
+        return tuple(waiting)
+
+    def _place(self, decision: Decision, index: int, because: str) -> None:
+        profile = (
+            None if decision.profile is None else self.profile(decision.model, decision.profile)
+        )
+        if (
+            profile is None
+        ):  # a plan that answers with a profile nobody wrote has no place in this world
+            raise ValueError(f"{decision.model}-{index} was placed by no known profile")
+        self.actions.append(
+            Place(
+                model=decision.model,
+                index=index,
+                profile=profile,
+                decision=decision,
+                because=because,
+            )
+        )
+
+    # 5. What runs by an old profile or on a draining node: one at a time.
+
+    def replace_one(self, plan: Plan) -> None:
+        for model in self.world.catalog.models:
+            copies = self.running(model.name)
+            mine = [replica for replica in self.replicas.values() if replica.model == model.name]
+            busy = any(replica.wish is Wish.STOP for replica in mine) or any(
+                len(several) > 1 for several in copies.values()
+            )
+            if busy or len(copies) < model.replicas:
+                continue
+            stale = sorted(
+                (several[0] for several in copies.values() if self.is_stale(several[0])),
+                key=lambda replica: (replica.is_ready, replica.index),
+            )
+            if stale and self._replace(stale[0], model, plan):
+                return
+
+    def _replace(self, old: Replica, model: Model, plan: Plan) -> bool:
+        reason = self._stale_because(old)
+        beside = self._decide(old, plan, without=False)
+        if beside is not None:
+            self._place(beside, old.index, f"{reason}; {beside.why}")
+            return True
+        # No room beside it: the old one goes first, if the new one then has a place or must go anyway.
+        must = any(node in self.draining for node in old.nodes)
+        if must or self._decide(old, plan, without=True) is not None:
+            self.drain(old, reason)
+            return True
+        return False
+
+    def _stale_because(self, old: Replica) -> str:
+        draining = [node for node in old.nodes if node in self.draining]
+        if draining:
+            return f"{draining[0]} is draining"
+        return f"profile {old.profile.name} changed"
+
+    def _decide(self, old: Replica, plan: Plan, *, without: bool) -> Decision | None:
+        held = {
+            placement: replica
+            for placement, replica in self.replicas.items()
+            if not (without and placement == old.placement)
+        }
+        position = {
+            own: counted for (name, counted), own in self.numbering().items() if name == old.model
+        }
+        for decision in plan(self.world.catalog, self._fleet(held, uncounted=old.placement)):
+            if (decision.model, decision.replica) == (old.model, position[old.index]):
+                return decision if decision.outcome is Outcome.PLACED else None
+        return None
+
+    # The fleet as placement sees it.
+
+    def numbering(self) -> dict[tuple[ModelName, int], int]:
+        """Placement counts a model's replicas from 0; ours keep their index when a lower one goes."""
+        numbering: dict[tuple[ModelName, int], int] = {}
+        missing = self.missing()
+        for model in self.world.catalog.models:
+            used = set(self.running(model.name)) | set(missing.get(model.name, ()))
+            low = [index for index in sorted(used) if index < model.replicas]
+            high = iter([index for index in sorted(used) if index >= model.replicas])
+            for counted in range(model.replicas):
+                numbering[model.name, counted] = counted if counted in low else next(high, counted)
+        return numbering
+
+    def fleet(self) -> Fleet:
+        return self._fleet(self.replicas, uncounted=None)
+
+    def _fleet(
+        self, replicas: Mapping[PlacementId, Replica], *, uncounted: PlacementId | None
+    ) -> Fleet:
+        counted = {(name, own): number for (name, number), own in self.numbering().items()}
+        best = {
+            several[-1].placement
+            for name in self.by_model()
+            for several in self.running(name).values()
+        }
+        held: list[Allocation] = []
+        for replica in replicas.values():
+            number = counted.get((replica.model, replica.index))
+            counts = (
+                replica.placement in best and replica.placement != uncounted and number is not None
+            )
+            held.extend(allocations(replica, counts=counts, index=number if counts else None))
+        for orphan in self.orphans.values():
+            held.extend(orphan_allocations(orphan))
+        names = {node.name for node in self.world.nodes}
+        return Fleet(
+            nodes=self.world.nodes,
+            allocations=tuple(allocation for allocation in held if allocation.node in names),
+        )
+
+
+def orphan_allocations(orphan: Orphan) -> tuple[Allocation, ...]:
+    """What an orphan holds: somebody else's, so that nothing is placed over it."""
+    return tuple(
+        Allocation(
+            replica=spec.replica,
+            node=node,
+            gpus=spec.gpus,
+            gpu_uuids=tuple(GpuUuid(uuid) for uuid in spec.gpu_uuids),
+            memory_bytes=spec.memory_bytes,
+            disk_bytes=None,
+        )
+        for _, (node, spec) in sorted(orphan.shards.items())
+    )
+
+
+def _listed(nodes: Iterable[NodeName]) -> str:
+    return ", ".join(dict.fromkeys(nodes)) or "no node"

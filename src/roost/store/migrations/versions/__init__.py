@@ -1,0 +1,1 @@
+"""One file a step. A step that was shipped is never edited."""
