@@ -1,4 +1,4 @@
-"""`roost plan`: what the scheduler would decide for a catalog on a fleet, from two files, offline."""
+"""`roost plan`: what the scheduler would decide, from a catalog and a fleet file, offline."""
 
 import sys
 from collections.abc import Callable
