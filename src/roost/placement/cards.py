@@ -1,0 +1,102 @@
+"""What cards a node has, as bits over their positions in the order of their indices.
+
+Everything here follows from what kind of cards they are, so thousands of equal machines share one
+`Cards`; which of them are free is a set of positions that the caller holds.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, TypeAlias
+
+from roost.domain.gpu import Gpu, GpuClass
+from roost.placement import nvlink
+
+CardsKey: TypeAlias = tuple[tuple[int, str, int | None, int | None], ...]
+
+
+class Kind(NamedTuple):
+    """Cards that a profile can use: their class, and the memory each must have."""
+
+    gpu_class: GpuClass
+    least_memory: int | None
+
+
+class Room(NamedTuple):
+    """How much of a kind is free on a node."""
+
+    of_class: int
+    """Free cards of the class."""
+    usable: int
+    """Those of them that are large enough."""
+    span: int
+    """The most usable ones that may be in one NVLink domain."""
+
+
+NO_ROOM = Room(0, 0, 0)
+
+
+class Cards:
+    """The cards of one or many nodes; unchanging, compared by identity."""
+
+    __slots__ = ("_by_domain", "_kinds", "_memory", "_rooms", "count", "of_class", "unknown_domain")
+
+    def __init__(self, gpus: Sequence[Gpu]) -> None:
+        of_class: dict[GpuClass, int] = {}
+        by_domain: dict[int, int] = {}
+        unknown = 0
+        for position, gpu in enumerate(gpus):
+            bit = 1 << position
+            of_class[gpu.gpu_class] = of_class.get(gpu.gpu_class, 0) | bit
+            if gpu.nvlink_domain is None:
+                unknown |= bit
+            else:
+                by_domain[gpu.nvlink_domain] = by_domain.get(gpu.nvlink_domain, 0) | bit
+        self.count = len(gpus)
+        self.of_class = of_class
+        self.unknown_domain = unknown
+        self._by_domain = tuple(by_domain.values())
+        self._memory = tuple(gpu.memory_bytes for gpu in gpus)
+        self._kinds: dict[Kind, int] = {}
+        self._rooms: dict[tuple[Kind, int], Room] = {}
+
+    def of_kind(self, kind: Kind) -> int:
+        """The cards of the class that have the memory asked for, or don't report theirs."""
+        known = self._kinds.get(kind)
+        if known is None:
+            known = self.of_class.get(kind.gpu_class, 0)
+            if kind.least_memory is not None:
+                for position, memory in enumerate(self._memory):
+                    if memory is not None and memory < kind.least_memory:
+                        known &= ~(1 << position)
+            self._kinds[kind] = known
+        return known
+
+    def room(self, kind: Kind, free: int) -> Room:
+        """What `free` cards offer to a profile that asks for this kind."""
+        key = (kind, free)
+        known = self._rooms.get(key)
+        if known is None:
+            usable = self.of_kind(kind) & free
+            known = self._rooms[key] = Room(
+                (self.of_class.get(kind.gpu_class, 0) & free).bit_count(),
+                usable.bit_count(),
+                nvlink.span(self._by_domain, self.unknown_domain, usable),
+            )
+        return known
+
+    def choose(self, kind: Kind, free: int, count: int) -> int:
+        """The positions to take for a group of `count`."""
+        return nvlink.choose(self._by_domain, self.of_kind(kind) & free, count)
+
+    def domains_of(self, cards: int) -> tuple[int, bool]:
+        """How many known NVLink domains these are in, and whether the domain of some is not known."""
+        return nvlink.touched(self._by_domain, self.unknown_domain, cards)
+
+
+def by_index(gpus: Iterable[Gpu]) -> tuple[Gpu, ...]:
+    """The order in which positions are counted."""
+    return tuple(sorted(gpus, key=lambda gpu: gpu.index))
+
+
+def cards_key(gpus: Iterable[Gpu]) -> CardsKey:
+    """Equal for nodes that can share one `Cards`."""
+    return tuple((g.index, g.gpu_class, g.memory_bytes, g.nvlink_domain) for g in gpus)

@@ -1,0 +1,128 @@
+"""In which sets a node is: one facet of a node at a time, and what follows from its value.
+
+Many nodes have equal values, so the sets that follow are worked out once a value.
+"""
+
+from bisect import bisect_right
+from collections.abc import Callable, Hashable, Iterable
+from typing import Any
+
+from roost.placement.cards import Cards
+from roost.placement.needs import (
+    ON_A_FABRIC,
+    OPEN,
+    PARTLY_USED,
+    READY,
+    REPORTS_GPUS,
+    REPORTS_NO_GPU,
+    Needs,
+    Thresholds,
+)
+from roost.placement.rows import Row, disk_size
+
+
+class Facet:
+    """`value` of a node decides membership in some sets, and in no others."""
+
+    __slots__ = ("_follows", "_known", "value")
+
+    def __init__(
+        self, value: Callable[[Row], Hashable], follows: Callable[[Any], Iterable[int]]
+    ) -> None:
+        self.value = value
+        self._follows = follows
+        self._known: dict[Hashable, frozenset[int]] = {}
+
+    def sets(self, value: Hashable) -> frozenset[int]:
+        """The numbers of the sets in which nodes of this value are."""
+        known = self._known.get(value)
+        if known is None:
+            known = self._known[value] = frozenset(self._follows(value))
+        return known
+
+
+def lasting(needs: Needs) -> tuple[Facet, ...]:
+    """What nodes are, whatever happens on them."""
+
+    def labels(row: Row) -> Hashable:
+        carried = row.node.facts.labels
+        return tuple(
+            number for (key, value), number in needs.labels.items() if carried.get(key) == value
+        )
+
+    def engines(reported: frozenset[str] | None) -> Iterable[int]:
+        return (
+            number
+            for engine, number in needs.engines.items()
+            if reported is None or engine in reported
+        )
+
+    def cards(cards: Cards | None) -> Iterable[int]:
+        if cards is None:
+            return
+        yield REPORTS_GPUS
+        if not cards.count:
+            yield REPORTS_NO_GPU
+        for sets in needs.kinds:
+            of_class = cards.of_class.get(sets.kind.gpu_class, 0).bit_count()
+            large = cards.of_kind(sets.kind).bit_count()
+            yield from (number for count, number in sets.of_class.items() if of_class >= count)
+            yield from (number for count, number in sets.large.items() if large >= count)
+
+    return (
+        Facet(labels, lambda numbers: numbers),
+        Facet(lambda row: row.node.facts.engines, engines),
+        _reaches(lambda row: row.node.facts.memory_bytes, needs.memory_size),
+        _reaches(lambda row: disk_size(row.disks), needs.disk_size),
+        Facet(lambda row: row.cards, cards),
+        Facet(is_on_a_fabric, lambda on_one: (ON_A_FABRIC,) if on_one else ()),
+    )
+
+
+def present(needs: Needs) -> tuple[Facet, ...]:
+    """What of a node can be used now."""
+
+    def free(value: tuple[Cards | None, int, bool]) -> Iterable[int]:
+        cards, free, partly_used = value
+        if partly_used:
+            yield PARTLY_USED
+        if cards is None:
+            return
+        for sets in needs.kinds:
+            room = cards.room(sets.kind, free)
+            yield from (number for count, number in sets.usable.items() if room.usable >= count)
+            yield from (number for count, number in sets.one_domain.items() if room.span >= count)
+
+    return (
+        Facet(lambda row: row.node.ready, lambda ready: (READY,) if ready else ()),
+        Facet(lambda row: is_open(row), lambda is_open: (OPEN,) if is_open else ()),
+        _reaches(lambda row: row.memory_left, needs.memory),
+        _reaches(lambda row: row.disk_room, needs.disk),
+        Facet(lambda row: (row.cards, row.free, bool(row.taken)), free),
+    )
+
+
+def is_open(row: Row) -> bool:
+    """Whether new work may go there; a draining node is a cordoned one."""
+    return not (row.node.cordoned or row.node.draining)
+
+
+def is_on_a_fabric(row: Row) -> bool:
+    """Whether it reports a fabric with at least one usable adapter."""
+    return any(fabric.hcas for fabric in row.node.facts.fabrics or ())
+
+
+def _reaches(amount: Callable[[Row], int | None], thresholds: Thresholds) -> Facet:
+    """The sets of the amounts that a node has; one that doesn't report has them all.
+
+    What is overdrawn counts as nothing left, so that a need of 0 is met everywhere.
+    """
+    everything = len(thresholds.amounts)
+
+    def reached(row: Row) -> int:
+        has = amount(row)
+        if has is None:
+            return everything
+        return bisect_right(thresholds.amounts, has if has > 0 else 0)
+
+    return Facet(reached, lambda count: thresholds.sets[:count])
