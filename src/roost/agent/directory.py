@@ -1,0 +1,107 @@
+"""The agent's directory: one agent at a time, its identity, credential and last desired state."""
+
+import fcntl
+import os
+import uuid
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from roost.agent.files import write_private
+from roost.domain.replica import Desired
+from roost.errors import Conflict, Unusable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Credential:
+    """What joining bought: DIR/agent/credential.json."""
+
+    server: str
+    fleet: str
+    node: str
+    credential: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Obeyed:
+    """DIR/agent/desired.json: the last desired state and, in it, the highest epoch obeyed."""
+
+    desired: Desired
+
+
+class Directory:
+    """`DIR/agent`; opening it makes what is missing."""
+
+    def __init__(self, root: Path) -> None:
+        self.path = root / "agent"
+        self.shards = self.path / "shards"
+        self.logs = self.path / "logs"
+        self._lock: int | None = None
+        try:
+            for directory in (root, self.path, self.shards, self.logs):
+                directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except OSError as cause:
+            raise Unusable(f"cannot make the directory {self.path}: {cause.strerror}") from cause
+
+    def lock(self) -> None:
+        """Only one agent works on a directory; the kernel gives the lock back, however the agent
+        ends.
+        """
+        handle = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            holder = os.read(handle, 32).decode(errors="replace").strip()
+            os.close(handle)
+            who = f", process {holder}" if holder.isdigit() else ""
+            raise Conflict(
+                f"another agent{who} works on {self.path}",
+                hint="stop it first, or give this one another --dir",
+            ) from None
+        os.ftruncate(handle, 0)
+        os.write(handle, f"{os.getpid()}\n".encode())
+        self._lock = handle
+
+    def identity(self) -> str:
+        """Made once; whoever has it is this node, whatever its name and address."""
+        path = self.path / "identity"
+        try:
+            known = path.read_text().strip()
+        except FileNotFoundError:
+            known = ""
+        if known:
+            return known
+        made = uuid.uuid4().hex
+        write_private(path, f"{made}\n".encode())
+        return made
+
+    def credential(self) -> Credential | None:
+        """`None`: not joined yet."""
+        path = self.path / "credential.json"
+        try:
+            return msgspec.json.decode(path.read_bytes(), type=Credential)
+        except FileNotFoundError:
+            return None
+        except msgspec.DecodeError as cause:
+            raise Unusable(f"{path} cannot be read: {cause}", hint="join again") from cause
+
+    def keep_credential(self, credential: Credential) -> None:
+        """Keep what joining bought."""
+        write_private(self.path / "credential.json", msgspec.json.encode(credential))
+
+    def desired(self) -> Desired | None:
+        """The last desired state obeyed; `None`: none yet."""
+        path = self.path / "desired.json"
+        try:
+            return msgspec.json.decode(path.read_bytes(), type=Obeyed).desired
+        except FileNotFoundError:
+            return None
+        except msgspec.DecodeError as cause:
+            raise Unusable(
+                f"{path} cannot be read: {cause}", hint=f"move it away: mv {path} {path}.bad"
+            ) from cause
+
+    def keep_desired(self, desired: Desired) -> None:
+        """Keep it before obeying it."""
+        write_private(self.path / "desired.json", msgspec.json.encode(Obeyed(desired=desired)))

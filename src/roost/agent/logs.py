@@ -1,0 +1,107 @@
+"""The text of a shard's log, as an answer to a `LogOrder`: the last lines, and what follows."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Final
+
+BLOCK: Final = 65_536
+MOST_TAIL_BYTES: Final = 8_000_000
+"""However many lines were asked for: one line may be megabytes long."""
+LOOK_EVERY_S: Final = 0.3
+
+
+def start_of_tail(path: Path, lines: int) -> int:
+    """Where the last `lines` lines begin, read from the end; 0: there aren't so many."""
+    if lines <= 0:
+        return path.stat().st_size
+    with path.open("rb") as file:
+        end = position = file.seek(0, os.SEEK_END)
+        floor = max(0, end - MOST_TAIL_BYTES)
+        left = lines
+        first = True
+        while position > floor:
+            size = min(BLOCK, position - floor)
+            position -= size
+            file.seek(position)
+            block = file.read(size)
+            stop = len(block)
+            if first and block.endswith(b"\n"):
+                stop -= 1
+            first = False
+            while (stop := block.rfind(b"\n", 0, stop)) >= 0:
+                left -= 1
+                if left == 0:
+                    return position + stop + 1
+        return floor
+
+
+async def stream(path: Path, *, tail_lines: int, follow: bool, secret: str) -> AsyncIterator[bytes]:
+    """The log from its last lines on; `secret` is never in it.
+
+    A new run and a cut are marked by a line: nothing is missing without a word.
+    """
+    veil = Veil(secret)
+    try:
+        file = path.open("rb")
+    except FileNotFoundError:
+        return
+    try:
+        position = start_of_tail(path, tail_lines)
+        file.seek(position)
+        while True:
+            while chunk := file.read(BLOCK):
+                position += len(chunk)
+                if shown := veil.through(chunk):
+                    yield shown
+            if not follow:
+                break
+            await asyncio.sleep(LOOK_EVERY_S)
+            try:
+                now = path.stat()
+            except FileNotFoundError:
+                break
+            held = os.fstat(file.fileno())
+            if (now.st_ino, now.st_dev) != (held.st_ino, held.st_dev):
+                # The rest of the old run first, then the new one from its beginning.
+                if rest := file.read():
+                    yield veil.through(rest)
+                file.close()
+                file = path.open("rb")
+                position = 0
+                yield b"[roost: the engine was started again]\n"
+            elif now.st_size < position:
+                position = 0
+                file.seek(0)
+                yield b"[roost: the log was cut]\n"
+        if rest := veil.rest():
+            yield rest
+    finally:
+        file.close()
+
+
+class Veil:
+    """Replaces a secret in a stream of bytes, also where it lies across two chunks."""
+
+    def __init__(self, secret: str) -> None:
+        self._secret = secret.encode()
+        self._held = b""
+
+    def through(self, chunk: bytes) -> bytes:
+        """What can be shown now: an end that may be the secret's beginning is held back."""
+        if not self._secret:
+            return chunk
+        text = (self._held + chunk).replace(self._secret, b"***")
+        keep = 0
+        for size in range(min(len(self._secret) - 1, len(text)), 0, -1):
+            if text.endswith(self._secret[:size]):
+                keep = size
+                break
+        self._held = text[len(text) - keep :] if keep else b""
+        return text[: len(text) - keep] if keep else text
+
+    def rest(self) -> bytes:
+        """What was held back, at the end."""
+        held, self._held = self._held, b""
+        return held

@@ -1,0 +1,26 @@
+"""Where a profile's `source` is on this machine."""
+
+from collections.abc import Sequence
+from pathlib import Path, PurePosixPath
+
+from roost.errors import Unavailable
+
+
+def resolve(source: str, directories: Sequence[Path]) -> Path:
+    """The absolute path of a model: as given, or inside the first model directory that has it."""
+    if "\0" in source:
+        raise Unavailable("the source holds a NUL character")
+    if source.startswith("hf:"):
+        raise Unavailable(f"this agent does not download models yet: {source}")
+    path = PurePosixPath(source)
+    if ".." in path.parts:
+        raise Unavailable(f"the source {source} leaves the model directories: take out the ..")
+    if path.is_absolute():
+        return Path(source)
+    for directory in directories:
+        if (directory / path).exists():
+            return (directory / path).absolute()
+    if not directories:
+        raise Unavailable(f"{source} is relative, and this agent has no --model-dir")
+    where = ", ".join(str(directory) for directory in directories)
+    raise Unavailable(f"no {source} in the model directories of this node ({where})")

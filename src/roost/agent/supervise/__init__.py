@@ -1,0 +1,1 @@
+"""The shell around `roost.reconcile.supervise`: processes, probes, files; decides nothing."""

@@ -1,0 +1,430 @@
+"""One shard on this node: look, ask `reconcile.supervise` what to do, do it."""
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final, assert_never
+
+import httpx2
+import structlog
+
+from roost.agent import models
+from roost.agent.supervise import probe, process, procfs
+from roost.agent.supervise.kept import Kept, Shelf, file_stem
+from roost.agent.supervise.log import Log
+from roost.agent.supervise.process import Mark, Process
+from roost.domain.profile import Engine
+from roost.domain.replica import Load, ObservedShard, ReplicaState, ShardSpec
+from roost.engines import adapter
+from roost.engines.adapter import Adapter, Exit, Site
+from roost.errors import RoostError, Unavailable
+from roost.reconcile import supervise
+from roost.reconcile.supervise import (
+    Ended,
+    Forget,
+    Health,
+    Kill,
+    Life,
+    Limits,
+    Phase,
+    Seen,
+    Start,
+    Terminate,
+)
+
+log = structlog.get_logger()
+
+BLIND_LOOK_S: Final = 1.0
+"""Where the kernel doesn't tell when a process ends, it is looked at so often."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tools:
+    """What every shard of an agent shares."""
+
+    agent: str
+    """The agent's identity, for the marks."""
+    fleet: Callable[[], str]
+    shelf: Shelf
+    logs: Path
+    model_directories: Sequence[Path]
+    program: Callable[[Engine], tuple[str, ...]]
+    """How an engine is started here; raises `Unavailable`."""
+    http: httpx2.AsyncClient
+    now: Callable[[], float]
+    luck: Callable[[], float]
+    changed: Callable[[], None]
+    """Called when what would be reported has changed."""
+    threads: int | None
+    boot_id: str | None
+    env: Mapping[str, str]
+
+
+class Shard:
+    """The supervisor of one engine; `run` ends when the engine was stopped and is gone."""
+
+    def __init__(self, spec: ShardSpec, tools: Tools) -> None:
+        self.spec = spec
+        """What the next start uses: the newest from the server."""
+        self.running = spec
+        """What the present process was started with."""
+        self.wanted = True
+        self.known = True
+        """It is in the desired state; else an orphan, left running and reported with its spec."""
+        self.hurry = False
+        """Stop without draining."""
+        self.life = Life(since=tools.now(), due=tools.now())
+        self.log = Log(tools.logs / f"{file_stem(spec.placement, spec.rank)}.log")
+        self.looked = asyncio.Event()
+        """Set after the first look: before it, nothing is known to report."""
+        self._tools = tools
+        self._process: Process | None = None
+        self._first: tuple[int, int] | None = None
+        self._poke = asyncio.Event()
+        self._slots: int | None = None
+        self._load: Load | None = None
+        self._load_at = 0.0
+        self._health: Health | None = None
+        self._told: ObservedShard | None = None
+        self._kept: Kept | None = None
+
+    @property
+    def over(self) -> bool:
+        """It was stopped and is gone."""
+        return self.life.phase is Phase.GONE
+
+    @property
+    def present(self) -> bool:
+        """A process of it is known to live."""
+        return self._process is not None or bool(process.living(self.mark, self._first))
+
+    @property
+    def mark(self) -> Mark:
+        """What its processes carry."""
+        tools = self._tools
+        return Mark(
+            agent=tools.agent,
+            fleet=tools.fleet(),
+            placement=self.spec.placement,
+            rank=self.spec.rank,
+        )
+
+    def adopt(self, kept: Kept, found: int | None) -> None:
+        """Take over what an earlier agent process left: by its file, or by the marks (`found`)."""
+        now = self._tools.now()
+        self.running = kept.spec
+        self.life = replace(
+            self.life,
+            starts=kept.starts,
+            restarts=kept.restarts,
+            failures=kept.failures,
+            cause=kept.cause,
+        )
+        self._kept = kept
+        if kept.pid is not None and kept.started is not None:
+            if kept.boot_id != self._tools.boot_id:
+                self._ended_meanwhile("the machine was restarted")
+                return
+            self._first = (kept.pid, kept.started)
+            self._process = process.adopt(kept.pid, kept.started)
+        if self._process is None and found is not None:
+            # Made, and the agent died before it could write the number down.
+            holder = procfs.stat(found)
+            if holder is not None:
+                self._first = (found, holder.started)
+                self._process = process.adopt(found, holder.started)
+        if self._process is None:
+            if kept.up:
+                self._ended_meanwhile(None)
+            else:
+                # A clock that was set back must not make it wait for ever.
+                due = min(kept.due, now + supervise.LONGEST_DELAY_S)
+                self.life = replace(self.life, due=due)
+            return
+        if not self.life.starts:
+            self.life = replace(self.life, starts=1)
+        ready = kept.ready_since is not None
+        self.life = replace(
+            self.life,
+            phase=Phase.READY if ready else Phase.STARTING,
+            since=kept.ready_since if kept.ready_since is not None else now,
+            ready_since=kept.ready_since,
+            progress_at=now,
+            heard_at=now,
+        )
+        log.info("engine.adopted", replica=self.spec.replica, pid=self._process.pid)
+
+    def _ended_meanwhile(self, why: str | None) -> None:
+        now = self._tools.now()
+        ended = self._why(None) if why is None else Ended(cause=why)
+        failed = supervise.failed(self.life, ended, now=now, luck=self._tools.luck())
+        # The wait has been served by the agent's absence.
+        self.life = replace(failed, due=now)
+
+    def want(self, spec: ShardSpec) -> None:
+        """It is in the desired state; another port takes effect at the next start, which is then at
+        once.
+        """
+        self.known = True
+        if spec != self.spec:
+            moved = (spec.host, spec.port) != (self.spec.host, self.spec.port)
+            self.spec = spec
+            if moved:
+                self.life = supervise.hurried(self.life, now=self._tools.now())
+            self._poke.set()
+
+    def stop(self, *, hurry: bool = False) -> None:
+        """Drain and stop it."""
+        if self.wanted or hurry != self.hurry:
+            self.wanted = False
+            self.hurry = hurry
+            self._poke.set()
+
+    def observed(self) -> ObservedShard:
+        """As it is reported."""
+        now = self._tools.now()
+        state = supervise.state_of(self.life, now=now)
+        load = None
+        if state in {ReplicaState.READY, ReplicaState.DRAINING} and self._load is not None:
+            load = replace(self._load, age_s=round(max(0.0, now - self._load_at), 3))
+        alive = self._process is not None
+        cause = self.life.cause
+        if self.life.ill_since is not None and state is ReplicaState.STARTING:
+            seconds = now - self.life.ill_since
+            cause = f"no good answer to health checks for {seconds:.0f} s: {self._health}"
+        return ObservedShard(
+            placement=self.spec.placement,
+            rank=self.spec.rank,
+            replica=self.spec.replica,
+            state=state,
+            since=self.life.since,
+            pid=self._process.pid if self._process is not None else None,
+            port=self.running.port if alive else self.spec.port,
+            restarts=self.life.restarts,
+            cause=cause,
+            port_taken=self.life.port_taken,
+            slots=self._slots,
+            load=load,
+            spec=None if self.known else self.running,
+        )
+
+    async def run(self) -> None:
+        """Supervise until it was stopped and is gone."""
+        while not self.over:
+            self._poke.clear()
+            try:
+                await self._turn()
+            except (OSError, RoostError) as cause:
+                # A full disk or too many open files must not end the supervision of what runs.
+                log.warning("shard.turn_failed", replica=self.spec.replica, cause=str(cause))
+                await asyncio.sleep(1)
+            self.looked.set()
+            if self.over:
+                return
+            pause = supervise.next_look(self.life, now=self._tools.now())
+            await self._sleep(pause)
+
+    async def _turn(self) -> None:
+        seen = await self._look()
+        patience = Limits(
+            load_timeout_s=self.running.profile.load_timeout_s,
+            drain_timeout_s=0 if self.hurry else self.running.profile.drain_timeout_s,
+        )
+        was = self.life
+        self.life, actions = supervise.step(
+            self.life,
+            seen,
+            wanted=self.wanted,
+            limits=patience,
+            now=self._tools.now(),
+            luck=self._tools.luck(),
+        )
+        if self.life.phase is not was.phase:
+            log.info(
+                "shard.phase",
+                replica=self.spec.replica,
+                placement=self.spec.placement,
+                phase=self.life.phase.value,
+                was=was.phase.value,
+                cause=self.life.cause,
+            )
+        for action in actions:
+            self._perform(action)
+        if not seen.running and self._process is not None and self.life.phase is not Phase.STARTING:
+            self._let_go()
+        self._keep()
+        await self._learn(was)
+        self._tell()
+
+    async def _look(self) -> Seen:
+        running = self._process is not None and self._process.running
+        if not running:
+            ended = None
+            if self._process is not None and self.life.phase in {
+                Phase.STARTING,
+                Phase.LOADING,
+                Phase.READY,
+            }:
+                ended = self._why(self._process.status)
+            self._health = None
+            return Seen(running=False, others=process.living(self.mark, self._first), ended=ended)
+        size = None
+        in_flight = None
+        if self.life.phase in {Phase.STARTING, Phase.LOADING, Phase.READY}:
+            self.log.trim()
+            size = self.log.size()
+            self._health = await probe.health(self._tools.http, self._adapter(), self.running)
+        if self.life.phase in {Phase.READY, Phase.DRAINING}:
+            await self._scrape()
+            if self._load is not None:
+                in_flight = (self._load.running or 0) + (self._load.waiting or 0)
+                if self._load.running is None:
+                    in_flight = None
+        return Seen(
+            running=self._process is not None and self._process.running,
+            health=self._health,
+            log_bytes=size,
+            in_flight=in_flight,
+        )
+
+    async def _scrape(self) -> None:
+        load = await probe.load(self._tools.http, self._adapter(), self.running)
+        self._load = load
+        self._load_at = self._tools.now()
+
+    async def _learn(self, was: Life) -> None:
+        if self.life.phase is Phase.READY and (was.phase is not Phase.READY or self._slots is None):
+            self._slots = await probe.slots(self._tools.http, self._adapter(), self.running)
+            if self._load is None:
+                await self._scrape()
+
+    def _perform(self, action: supervise.Action) -> None:
+        match action:
+            case Start():
+                self._start()
+            case Terminate(because=because):
+                log.info("engine.terminate", replica=self.spec.replica, because=because)
+                if self._process is not None:
+                    self._process.terminate()
+            case Kill(because=because):
+                pids = process.living(self.mark, self._first)
+                log.warning(
+                    "engine.kill", replica=self.spec.replica, pids=list(pids), because=because
+                )
+                process.kill(pids)
+            case Forget(because=because):
+                log.info("engine.gone", replica=self.spec.replica, because=because)
+                self._let_go()
+                self._tools.shelf.remove(self.spec.placement, self.spec.rank)
+                self.log.remove()
+                self._kept = None
+            case _:
+                assert_never(action)
+
+    def _start(self) -> None:
+        tools, spec = self._tools, self.spec
+        self._let_go()
+        try:
+            program = tools.program(spec.profile.engine)
+            source = models.resolve(spec.profile.source, tools.model_directories)
+            site = Site(program=program, source=str(source), threads=tools.threads)
+            engine = adapter(spec.profile.engine)
+            argv = engine.argv(spec, site)
+            env = process.environment(tools.env, engine.env(spec), self.mark)
+        except RoostError as cause:
+            self._failed_to_start(cause.message)
+            return
+        self.running = spec
+        before = self.life
+        self.life = supervise.started(before, now=tools.now())
+        try:
+            # On disk before there is a process: whoever comes after a crash knows to look for its
+            # marks.
+            self._keep(force=True)
+            output = self.log.open()
+            try:
+                self._process = process.launch(argv, env, output)
+            finally:
+                os.close(output)
+        except (OSError, ValueError) as cause:
+            self.life = before
+            self._failed_to_start(f"cannot start {argv[0]}: {cause}")
+            return
+        self._first = (self._process.pid, self._process.started)
+        self._slots = None
+        self._load = None
+        log.info(
+            "engine.started",
+            replica=spec.replica,
+            placement=spec.placement,
+            pid=self._process.pid,
+            port=spec.port,
+            restarts=self.life.restarts,
+        )
+
+    def _failed_to_start(self, cause: str) -> None:
+        log.warning("engine.not_started", replica=self.spec.replica, cause=cause)
+        tools = self._tools
+        self.life = supervise.failed(
+            self.life, Ended(cause=cause), now=tools.now(), luck=tools.luck()
+        )
+
+    def _why(self, status: int | None) -> Ended:
+        try:
+            return self._adapter().ended(Exit(status=status, log=self.log.tail()), self.running)
+        except Unavailable as cause:
+            return Ended(cause=cause.message)
+
+    def _adapter(self) -> Adapter:
+        return adapter(self.running.profile.engine)
+
+    def _let_go(self) -> None:
+        if self._process is not None:
+            self._process.close()
+            self._process = None
+        self._load = None
+
+    def _keep(self, *, force: bool = False) -> None:
+        if self.life.phase is Phase.GONE:
+            return
+        life, live = self.life, self._process
+        kept = Kept(
+            spec=self.running,
+            up=life.phase is not Phase.WAITING,
+            due=life.due,
+            pid=None if live is None else live.pid,
+            started=None if live is None else live.started,
+            boot_id=self._tools.boot_id,
+            starts=life.starts,
+            restarts=life.restarts,
+            failures=life.failures,
+            cause=life.cause,
+            ready_since=life.ready_since,
+        )
+        if force or kept != self._kept:
+            self._tools.shelf.write(kept)
+            self._kept = kept
+
+    def _tell(self) -> None:
+        observed = replace(self.observed(), load=None)
+        if observed != self._told:
+            self._told = observed
+            self._tools.changed()
+
+    async def _sleep(self, seconds: float) -> None:
+        """Until then, or a poke, or the end of the process."""
+        if self._process is not None and not self._process.told:
+            seconds = min(seconds, BLIND_LOOK_S)
+        waits = [asyncio.ensure_future(self._poke.wait())]
+        if self._process is not None and not self._process.over.is_set():
+            waits.append(asyncio.ensure_future(self._process.over.wait()))
+        try:
+            await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await wait

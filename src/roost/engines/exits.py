@@ -1,0 +1,77 @@
+"""Why a process ended, as a sentence: its exit status, and the line of its log that says most."""
+
+import re
+import signal
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from roost.engines.adapter import Exit
+from roost.reconcile.supervise import Ended
+
+EVIDENCE_CHARS: Final = 300
+
+_SIGNALS: Final = {
+    signal.SIGILL: "this build uses instructions that this CPU does not have",
+    signal.SIGKILL: "somebody ended it, or the kernel did for want of memory",
+    signal.SIGSEGV: "it crashed",
+    signal.SIGBUS: "it crashed; a model file that shrank or a full disk does this",
+    signal.SIGABRT: "it gave itself up",
+    signal.SIGTERM: "somebody ended it",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """A line that an engine writes when it fails, and what that means to people."""
+
+    pattern: re.Pattern[str]
+    sentence: Callable[[re.Match[str]], str]
+    port_taken: bool = False
+
+
+def ended_by(exit_: Exit, rules: Iterable[Rule], *, clean: Callable[[str], str]) -> Ended:
+    """By the first rule that bites; else by the signal; else by the last line that isn't empty.
+
+    `clean` takes the engine's own prefix (time, level) off a line.
+    """
+    how = describe_status(exit_.status)
+    lines = [printable(clean(line)).strip() for line in exit_.log.splitlines()]
+    if exit_.status is None or exit_.status > 0:
+        for rule in rules:
+            for line in lines:
+                if found := rule.pattern.search(line):
+                    said = shortened(rule.sentence(found))
+                    return Ended(cause=f"{how}: {said}", port_taken=rule.port_taken)
+    elif exit_.status < 0:
+        return Ended(cause=how)
+    last = next((line for line in reversed(lines) if line), None)
+    if last is None:
+        return Ended(cause=f"{how}, and wrote nothing")
+    return Ended(cause=f"{how}: {shortened(last)}")
+
+
+def describe_status(status: int | None) -> str:
+    """`exit status 1`, `killed by SIGILL: …`."""
+    if status is None:
+        return "ended, exit status not known (an earlier agent had started it)"
+    if status == 0:
+        return "ended by itself with exit status 0"
+    if status > 0:
+        return f"exit status {status}"
+    try:
+        which = signal.Signals(-status)
+    except ValueError:
+        return f"killed by signal {-status}"
+    meaning = _SIGNALS.get(which)
+    return f"killed by {which.name}" + (f": {meaning}" if meaning else "")
+
+
+def printable(text: str) -> str:
+    """Without control characters: a log line must not steer a terminal."""
+    return "".join(char if char.isprintable() else " " for char in text)
+
+
+def shortened(text: str) -> str:
+    """At most `EVIDENCE_CHARS` of it."""
+    return text if len(text) <= EVIDENCE_CHARS else text[: EVIDENCE_CHARS - 1] + "…"

@@ -1,0 +1,411 @@
+"""What to do next with one engine: start it, wait, believe it, give up on it, stop it.
+
+The shell (`roost.agent.supervise`) looks, calls `step`, performs the actions, and looks again.
+Nothing here
+reads a clock, a file or a process: what was seen, the time and the dice come in as arguments.
+
+    WAITING ──start──▶ STARTING ──▶ LOADING ──▶ READY ──not wanted──▶ DRAINING ──▶ ENDING ──▶ GONE
+       ▲                   │           │          │                                  ▲
+       └──── backoff ──────┴───────────┴──────────┘        (not ready: straight to) ─┘
+"""
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Final, assert_never
+
+from roost.domain.replica import ReplicaState
+
+FIRST_DELAY_S: Final = 1.0
+LONGEST_DELAY_S: Final = 300.0
+PORT_DELAY_S: Final = 5.0
+"""Before a taken port is tried again, if the server assigns no other: no failure of the engine's."""
+STABLE_AFTER_S: Final = 600.0
+"""Ready for so long, an engine's next failure starts from the shortest delay again."""
+SILENT_AFTER_S: Final = 15.0
+"""A ready engine that gives no good answer for so long is reported as not ready."""
+HUNG_AFTER_S: Final = 60.0
+"""And for so long, it is ended and started again."""
+BELIEVED_LOADING: Final = 3
+"""How many load timeouts the bare answer "loading" is worth: it is the engine's word, not its
+progress.
+"""
+SETTLE_S: Final = 1.0
+"""An engine to be stopped must be seen idle for so long: a gateway may still be about to hear of
+the stop.
+"""
+GRACE_S: Final = 10.0
+"""Between SIGTERM and SIGKILL."""
+RESEND_S: Final = 1.0
+STUBBORN_AFTER_S: Final = 10.0
+
+
+class Health(StrEnum):
+    """What an engine's answer, or the lack of one, means."""
+
+    REFUSED = "refused"
+    """Nobody listens."""
+    LOADING = "loading"
+    READY = "ready"
+    SILENT = "silent"
+    """Connected, and no answer in time."""
+    BROKEN = "broken"
+    """An answer that a well engine doesn't give."""
+
+
+class Phase(StrEnum):
+    """Where one engine is in its life."""
+
+    WAITING = "waiting"
+    """No process is wanted yet: the first start, or the one after a failure, is due at `due`."""
+    STARTING = "starting"
+    LOADING = "loading"
+    READY = "ready"
+    DRAINING = "draining"
+    """To be stopped; what is in flight finishes."""
+    ENDING = "ending"
+    """SIGTERM was sent, SIGKILL follows."""
+    GONE = "gone"
+    """Stopped on purpose, and no process of it lives."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """The profile's patience."""
+
+    load_timeout_s: float = 1800
+    drain_timeout_s: float = 60
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """How the engine's first process ended, as a sentence."""
+
+    cause: str
+    port_taken: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What the shell saw just now; `None` is "not looked at", never "none"."""
+
+    running: bool
+    """The engine's first process lives."""
+    others: tuple[int, ...] = ()
+    """Other processes of the engine that live; looked for when the first one is gone."""
+    ended: Ended | None = None
+    health: Health | None = None
+    log_bytes: int | None = None
+    in_flight: float | None = None
+    """Requests running and waiting, by a scrape made after the previous step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Life:
+    """All that is remembered of one engine between two steps."""
+
+    phase: Phase = Phase.WAITING
+    since: float = 0
+    """When the present phase began."""
+    due: float = 0
+    """WAITING: not to be started before."""
+    starts: int = 0
+    restarts: int = 0
+    failures: int = 0
+    """In a row, for the delay."""
+    cause: str | None = None
+    port_taken: bool = False
+    ready_since: float | None = None
+    """Of the present process."""
+    ill_since: float | None = None
+    """READY: the first of the bad answers in a row."""
+    progress_at: float = 0
+    """When the log last grew, or the process was started."""
+    heard_at: float = 0
+    """When it last answered that it is loading."""
+    log_bytes: int = 0
+    idle_since: float | None = None
+    signalled_at: float | None = None
+    killing_since: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """Start the engine; no process of an earlier run lives."""
+
+    because: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terminate:
+    """SIGTERM to the engine's first process."""
+
+    because: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kill:
+    """SIGKILL to every process of the engine."""
+
+    because: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forget:
+    """The engine was stopped and is gone: nothing of it is kept."""
+
+    because: str
+
+
+Action = Start | Terminate | Kill | Forget
+
+_STATES: Final = {
+    Phase.WAITING: ReplicaState.PLACED,
+    Phase.STARTING: ReplicaState.STARTING,
+    Phase.LOADING: ReplicaState.LOADING,
+    Phase.READY: ReplicaState.READY,
+    Phase.DRAINING: ReplicaState.DRAINING,
+    Phase.ENDING: ReplicaState.DRAINING,
+    Phase.GONE: ReplicaState.STOPPED,
+}
+
+
+def step(
+    life: Life, seen: Seen, *, wanted: bool, limits: Limits, now: float, luck: float
+) -> tuple[Life, tuple[Action, ...]]:
+    """The next life, and what to do; `luck` in [0, 1) spreads restarts."""
+    if not wanted and life.phase not in {Phase.DRAINING, Phase.ENDING, Phase.GONE}:
+        return _begin_stop(life, seen, now=now)
+    match life.phase:
+        case Phase.WAITING:
+            return _wait(life, seen, now=now)
+        case Phase.STARTING | Phase.LOADING | Phase.READY:
+            return _watch(life, seen, limits=limits, now=now, luck=luck)
+        case Phase.DRAINING:
+            return _drain(life, seen, limits=limits, now=now)
+        case Phase.ENDING:
+            return _end(life, seen, now=now)
+        case Phase.GONE:
+            return life, ()
+        case _:
+            assert_never(life.phase)
+
+
+def started(life: Life, *, now: float) -> Life:
+    """After `Start` was performed."""
+    again = life.starts > 0 and not life.port_taken
+    return replace(
+        life,
+        phase=Phase.STARTING,
+        since=now,
+        starts=life.starts + 1,
+        restarts=life.restarts + (1 if again else 0),
+        port_taken=False,
+        ready_since=None,
+        ill_since=None,
+        progress_at=now,
+        heard_at=now,
+        log_bytes=0,
+        idle_since=None,
+        signalled_at=None,
+        killing_since=None,
+    )
+
+
+def failed(life: Life, ended: Ended, *, now: float, luck: float) -> Life:
+    """Ended, given up on, or never started: when to try again, and why it was."""
+    stable = life.ready_since is not None and now - life.ready_since >= STABLE_AFTER_S
+    failures, pause = life.failures, PORT_DELAY_S
+    if not ended.port_taken:
+        failures = 1 if stable else failures + 1
+        pause = delay(failures, luck=luck)
+    return replace(
+        life,
+        phase=Phase.WAITING,
+        since=now,
+        due=now + pause,
+        failures=failures,
+        cause=ended.cause,
+        port_taken=ended.port_taken,
+        ready_since=None,
+        ill_since=None,
+        signalled_at=None,
+        killing_since=None,
+    )
+
+
+def hurried(life: Life, *, now: float) -> Life:
+    """Something that matters to the next start has changed (another port): try at once."""
+    return replace(life, due=now) if life.phase is Phase.WAITING else life
+
+
+def delay(failures: int, *, luck: float) -> float:
+    """Seconds to wait after so many failures in a row, less up to a quarter by luck."""
+    whole = min(LONGEST_DELAY_S, FIRST_DELAY_S * 2.0 ** min(failures - 1, 30))
+    return whole * (1 - luck / 4)
+
+
+def state_of(life: Life, *, now: float) -> ReplicaState:
+    """The word for it that the server and people know."""
+    if life.phase is Phase.WAITING and life.cause is not None:
+        return ReplicaState.FAILED
+    if life.ill_since is not None and now - life.ill_since >= SILENT_AFTER_S:
+        return ReplicaState.STARTING
+    return _STATES[life.phase]
+
+
+def next_look(life: Life, *, now: float) -> float:
+    """Seconds until looking again is worth it: often while something is about to change, calmly
+    after.
+    """
+    match life.phase:
+        case Phase.WAITING:
+            if life.signalled_at is not None:
+                return 0.2
+            return min(max(life.due - now, 0.02), 60.0)
+        case Phase.STARTING | Phase.LOADING:
+            age = now - life.since
+            return 0.2 if age < 10 else min(0.02 * age, 2.0)
+        case Phase.READY:
+            return 1.0 if life.ill_since is not None else 5.0
+        case Phase.DRAINING:
+            return 0.25
+        case Phase.ENDING:
+            return 0.1
+        case Phase.GONE:
+            return 3600.0
+        case _:
+            assert_never(life.phase)
+
+
+def _wait(life: Life, seen: Seen, *, now: float) -> tuple[Life, tuple[Action, ...]]:
+    if seen.running or seen.others:
+        return _kill(life, seen, now=now, because="a process of the last run still lives")
+    if now < life.due:
+        return replace(life, signalled_at=None, killing_since=None), ()
+    because = "wanted" if life.cause is None else f"again after: {life.cause}"
+    return replace(life, signalled_at=None, killing_since=None), (Start(because=because),)
+
+
+def _watch(
+    life: Life, seen: Seen, *, limits: Limits, now: float, luck: float
+) -> tuple[Life, tuple[Action, ...]]:
+    if not seen.running:
+        ended = seen.ended or Ended(cause="ended; its exit status is not known")
+        after = failed(life, ended, now=now, luck=luck)
+        if seen.others:
+            return _kill(after, seen, now=now, because="its first process ended, others live")
+        return after, ()
+    if seen.log_bytes is not None and seen.log_bytes != life.log_bytes:
+        life = replace(life, log_bytes=seen.log_bytes, progress_at=now)
+    if seen.health is Health.READY:
+        if life.phase is Phase.READY:
+            return replace(life, ill_since=None), ()
+        return replace(life, phase=Phase.READY, since=now, ready_since=now, ill_since=None), ()
+    if life.phase is Phase.READY:
+        return _watch_ready(life, seen, now=now, luck=luck)
+    if seen.health is Health.LOADING:
+        if life.phase is Phase.STARTING:
+            life = replace(life, phase=Phase.LOADING, since=now)
+        life = replace(life, heard_at=now)
+    return _watch_loading(life, seen, limits=limits, now=now, luck=luck)
+
+
+def _watch_ready(
+    life: Life, seen: Seen, *, now: float, luck: float
+) -> tuple[Life, tuple[Action, ...]]:
+    if seen.health is Health.LOADING:
+        # It says so itself, so it isn't hung: out of routing until it is ready again.
+        return replace(life, phase=Phase.LOADING, since=now, progress_at=now, heard_at=now), ()
+    if seen.health is not None and life.ill_since is None:
+        life = replace(life, ill_since=now)
+    if seen.health is None or life.ill_since is None or now - life.ill_since < HUNG_AFTER_S:
+        return life, ()
+    what = f"gave no good answer to health checks for {HUNG_AFTER_S:.0f} s, last: {seen.health}"
+    return _give_up(life, seen, what, now=now, luck=luck)
+
+
+def _watch_loading(
+    life: Life, seen: Seen, *, limits: Limits, now: float, luck: float
+) -> tuple[Life, tuple[Action, ...]]:
+    limit = limits.load_timeout_s
+    silent = now - max(life.progress_at, life.heard_at)
+    stuck = now - life.progress_at
+    if silent < limit and stuck < limit * BELIEVED_LOADING:
+        return life, ()
+    waited = limit if silent >= limit else limit * BELIEVED_LOADING
+    what = f"not ready within {waited:g} s of silence, last state: {life.phase}"
+    return _give_up(life, seen, what, now=now, luck=luck)
+
+
+def _give_up(
+    life: Life, seen: Seen, cause: str, *, now: float, luck: float
+) -> tuple[Life, tuple[Action, ...]]:
+    after = failed(life, Ended(cause=cause), now=now, luck=luck)
+    return _kill(after, seen, now=now, because=cause)
+
+
+def _begin_stop(life: Life, seen: Seen, *, now: float) -> tuple[Life, tuple[Action, ...]]:
+    if not seen.running and not seen.others:
+        return _gone(life, now=now)
+    if life.phase is Phase.READY and seen.running:
+        life = replace(life, phase=Phase.DRAINING, since=now, idle_since=None, ill_since=None)
+        return life, ()
+    return _terminate(life, seen, now=now, because="not wanted any more, and not ready")
+
+
+def _drain(
+    life: Life, seen: Seen, *, limits: Limits, now: float
+) -> tuple[Life, tuple[Action, ...]]:
+    if not seen.running:
+        return _end(replace(life, phase=Phase.ENDING, since=now), seen, now=now)
+    drained = now - life.since
+    if drained >= limits.drain_timeout_s:
+        because = f"still busy after {limits.drain_timeout_s:g} s of draining"
+        if seen.in_flight is not None:
+            because = f"{seen.in_flight:g} requests in flight after {drained:.0f} s of draining"
+        return _terminate(life, seen, now=now, because=because)
+    if seen.in_flight is None or seen.in_flight > 0:
+        return replace(life, idle_since=None), ()
+    idle_since = now if life.idle_since is None else life.idle_since
+    if now - idle_since < SETTLE_S:
+        return replace(life, idle_since=idle_since), ()
+    return _terminate(life, seen, now=now, because="not wanted any more, and nothing in flight")
+
+
+def _terminate(
+    life: Life, seen: Seen, *, now: float, because: str
+) -> tuple[Life, tuple[Action, ...]]:
+    life = replace(life, phase=Phase.ENDING, since=now, ill_since=None)
+    life = replace(life, signalled_at=None, killing_since=None)
+    if not seen.running:
+        return _end(life, seen, now=now)
+    return replace(life, signalled_at=now), (Terminate(because=because),)
+
+
+def _end(life: Life, seen: Seen, *, now: float) -> tuple[Life, tuple[Action, ...]]:
+    if not seen.running and not seen.others:
+        return _gone(life, now=now)
+    if not seen.running:
+        return _kill(life, seen, now=now, because="its first process ended, others live")
+    if now - life.since < GRACE_S:
+        return life, ()
+    return _kill(life, seen, now=now, because=f"still there {GRACE_S:.0f} s after SIGTERM")
+
+
+def _kill(life: Life, seen: Seen, *, now: float, because: str) -> tuple[Life, tuple[Action, ...]]:
+    since = now if life.killing_since is None else life.killing_since
+    life = replace(life, killing_since=since)
+    if now - since >= STUBBORN_AFTER_S:
+        pids = ", ".join(str(pid) for pid in seen.others) or "its first process"
+        why = f"cannot be ended by SIGKILL since {now - since:.0f} s: {pids}"
+        life = replace(life, cause=why)
+    recently = life.signalled_at is not None and now - life.signalled_at < RESEND_S
+    # SIGTERM counts as a signal too: the first SIGKILL after it must not wait.
+    if recently and since != now:
+        return life, ()
+    return replace(life, signalled_at=now), (Kill(because=because),)
+
+
+def _gone(life: Life, *, now: float) -> tuple[Life, tuple[Action, ...]]:
+    life = replace(life, phase=Phase.GONE, since=now, signalled_at=None, killing_since=None)
+    return life, (Forget(because="stopped, and no process of it lives"),)
