@@ -1,0 +1,38 @@
+"""The last snapshot on disk: what a gateway routes by when it starts while the server is away."""
+
+import os
+from pathlib import Path
+
+import msgspec
+
+from roost.errors import Unusable
+from roost.formats.routing import Snapshot, decode_snapshot, encode
+
+
+def read_snapshot(path: Path) -> Snapshot | None:
+    """The snapshot in the file; `None`: there is no file."""
+    try:
+        return decode_snapshot(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (msgspec.DecodeError, OSError, UnicodeDecodeError) as error:
+        raise Unusable(
+            f"the snapshot {path} cannot be read: {error}",
+            hint=f"rm {path}: the gateway gets a new one from the server",
+        ) from error
+
+
+def write_snapshot(path: Path, snapshot: Snapshot) -> None:
+    """Replace the file whole; it holds engines' keys, so only its owner may read it."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    try:
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.write(encode(snapshot))
+            stream.flush()
+            os.fsync(stream.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise

@@ -1,0 +1,107 @@
+"""`roost gateway`: the OpenAI endpoint, which goes on without the server."""
+
+import asyncio
+from pathlib import Path
+
+import click
+import uvloop
+
+from roost.cli.client import default_directory
+from roost.errors import Unusable
+from roost.gateway.limits import Limits
+from roost.gateway.service import Options, serve
+
+_PATH = click.Path(path_type=Path)
+_PORT = click.IntRange(0, 65535)
+
+
+@click.command()
+@click.option("--dir", "directory", type=_PATH, envvar="ROOST_DIR", help="Where state is kept.")
+@click.option(
+    "--server",
+    envvar="ROOST_SERVER",
+    help="The server's URL. Default: what DIR/server/endpoint.json says.",
+)
+@click.option(
+    "--credential-file",
+    type=_PATH,
+    help="What the server knows a gateway by. Default: DIR/server/gateway_credential.",
+)
+@click.option("--host", default="127.0.0.1", show_default=True, help="Where clients are served.")
+@click.option("--port", type=_PORT, default=7480, show_default=True, help="0: any free one.")
+@click.option(
+    "--metrics-host", default="127.0.0.1", show_default=True, help="Where the metrics port is."
+)
+@click.option(
+    "--metrics-port",
+    type=_PORT,
+    default=7490,
+    show_default=True,
+    help="/metrics, /healthz and /readyz.",
+)
+@click.option("--workers", type=click.IntRange(1, 64), default=1, show_default=True)
+@click.option(
+    "--max-body-mb",
+    type=click.IntRange(1, 1024),
+    default=32,
+    show_default=True,
+    help="A larger request is refused.",
+)
+@click.option(
+    "--first-byte-timeout",
+    "first_byte_s",
+    type=click.FloatRange(min=1),
+    default=600.0,
+    show_default=True,
+    help="Seconds an engine may be silent before its answer. Nothing bounds a live stream.",
+)
+@click.option(
+    "--drain-timeout",
+    "drain_s",
+    type=click.FloatRange(min=0),
+    default=30.0,
+    show_default=True,
+    help="Seconds that requests in flight have to finish after SIGTERM.",
+)
+def gateway(
+    directory: Path | None,
+    server: str | None,
+    credential_file: Path | None,
+    host: str,
+    port: int,
+    metrics_host: str,
+    metrics_port: int,
+    workers: int,
+    max_body_mb: int,
+    first_byte_s: float,
+    drain_s: float,
+) -> None:
+    r"""Serve the OpenAI API from the replicas that are ready.
+
+    Routes and keys come from the server and are kept in DIR/gateway/snapshot.json, so that
+    requests go on while the server is away. SIGTERM lets what is in flight finish.
+
+    \b
+    Example:
+      roost gateway --dir /var/lib/roost --host 0.0.0.0
+    """
+    if workers != 1:
+        raise Unusable(
+            f"a gateway has one worker, not {workers}",
+            hint="start more gateways, each with a --port and a --metrics-port of its own",
+        )
+    directory = directory or default_directory()
+    options = Options(
+        directory=directory,
+        credential_file=credential_file or directory / "server" / "gateway_credential",
+        server=server,
+        host=host,
+        port=port,
+        metrics_host=metrics_host,
+        metrics_port=metrics_port,
+        limits=Limits(
+            body_bytes=max_body_mb * 1_000_000, first_byte_s=first_byte_s, drain_s=drain_s
+        ),
+    )
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(serve(options))

@@ -1,0 +1,13 @@
+"""The names of all metrics; once shipped, a name and its labels stay."""
+
+from typing import Final
+
+GATEWAY_REQUESTS: Final = "roost_gateway_requests_total"
+GATEWAY_TTFT: Final = "roost_gateway_ttft_seconds"
+GATEWAY_QUEUE_DEPTH: Final = "roost_gateway_queue_depth"
+GATEWAY_IN_FLIGHT: Final = "roost_gateway_in_flight"
+GATEWAY_CONNECTIONS: Final = "roost_gateway_connections"
+GATEWAY_EJECTED: Final = "roost_gateway_ejected_replicas"
+GATEWAY_SNAPSHOT_AGE: Final = "roost_gateway_snapshot_age_seconds"
+GATEWAY_SNAPSHOT_REVISION: Final = "roost_gateway_snapshot_revision"
+GATEWAY_LOG_DROPPED: Final = "roost_gateway_log_lines_dropped_total"
