@@ -108,7 +108,7 @@ class Show:
 
 
 def wait_until_ready(stack: Stack, show: Show) -> None:
-    """Show what the replica is doing until it serves; raises `Unavailable` with the cause if it won't."""
+    """Show what the replica is doing until it serves; `Unavailable` with the cause if it won't."""
     started = time.monotonic()
     seen = ""
     row: dict[str, Any] = {}
@@ -142,7 +142,7 @@ def wait_until_ready(stack: Stack, show: Show) -> None:
         cause = row.get("cause") or f"it is {seen or 'unknown'} after {_LOAD_LIMIT_S} s"
         raise Unavailable(
             f"{MODEL}-0 does not serve: {cause}",
-            hint=f"the logs are in {stack.options.dir / 'logs'} and {stack.options.dir / 'agent' / 'logs'}",
+            hint=f"its log: roost ctl --dir {shlex.quote(str(stack.options.dir))} logs {MODEL}-0",
         )
     show.line(f"{MODEL}-0 is ready after {time.monotonic() - started:.1f} s")
 
@@ -156,7 +156,7 @@ def replica_row(stack: Stack) -> dict[str, Any]:
 
 
 def demo_key(stack: Stack) -> str:
-    """The demo's gateway key: made once and kept beside the state, since the server only keeps a hash."""
+    """The demo's gateway key, made once and kept in a file: the server only keeps its hash."""
     file = stack.options.dir / "demo-key"
     client = stack.client()
     names = {key["name"] for key in client.get("/api/v1/keys")["keys"]}

@@ -1,6 +1,6 @@
-"""Child processes of a `roost up`: started in sessions of their own, watched without polling, ended by pid.
+"""Child processes of a `roost up`: each in a session of its own, watched without polling.
 
-A child gets SIGTERM from the kernel when its parent dies, however it dies, so nothing outlives `up`.
+A child gets SIGTERM from the kernel when its parent dies, however it dies: nothing outlives `up`.
 """
 
 import ctypes
@@ -33,7 +33,7 @@ class Child:
     pidfd: int
     started: float
     quick_ends: int = 0
-    """Ends in a row that came within seconds of their start; the delay before the next start grows."""
+    """Ends in a row that came soon after their start; the delay before the next start grows."""
 
     @property
     def pid(self) -> int:
@@ -125,7 +125,7 @@ class Processes:
         return child is not None and child.process.returncode is None
 
     def stop(self, name: str, *, grace_s: float) -> None:
-        """SIGTERM and wait. Asked to stop again, hurry it (SIGTERM again); after the grace, SIGKILL."""
+        """SIGTERM and wait. Asked to stop again: SIGTERM again, to hurry it; at last SIGKILL."""
         child = self.children[name]
         asked, hurried = self.stopping, False
         deadline = time.monotonic() + grace_s
@@ -154,6 +154,6 @@ def _spawn(argv: Sequence[str], log: IO[bytes]) -> subprocess.Popen[bytes]:
         stdin=subprocess.DEVNULL,
         stdout=log,
         stderr=subprocess.STDOUT,
-        start_new_session=True,  # Ctrl-C in the terminal reaches `up` alone, which ends them in order
+        start_new_session=True,  # Ctrl-C reaches `up` alone, which ends them in order
         preexec_fn=die_with_parent,  # noqa: PLW1509 - `up` has one thread
     )

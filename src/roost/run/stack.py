@@ -1,4 +1,4 @@
-"""One machine's whole fleet: server, agent and gateway started, watched, restarted and stopped together."""
+"""One machine's whole fleet: server, agent and gateway, started, watched and stopped together."""
 
 import contextlib
 import fcntl
@@ -38,7 +38,7 @@ class Options:
 
 @dataclass(kw_only=True)
 class Stack:
-    """The three processes on loopback. Use as a context; leaving it stops everything that was started."""
+    """The three processes on loopback. A context; leaving it stops everything that was started."""
 
     options: Options
     say: Callable[[str], None]
@@ -74,7 +74,7 @@ class Stack:
 
     def client(self) -> Client:
         """The management API with the admin credential, as `roost ctl` would find them."""
-        return Client(Endpoint.find(directory=self.options.dir))
+        return Client(Endpoint.find(directory=self.options.dir, environment={}))
 
     # -- life ------------------------------------------------------------------------------------
 
@@ -103,7 +103,7 @@ class Stack:
                 os.close(self._lock)
 
     def start(self) -> None:
-        """Start all three and return when each answers; raises `Unavailable` with the reason if one won't."""
+        """Start all three and return when each answers; `Unavailable` with the reason if one won't."""
         self._start_server()
         self._hand_out_token()
         self._start_agent()
@@ -115,7 +115,7 @@ class Stack:
     def serve(
         self, *, until: Callable[[], bool] | None = None, timeout: float | None = None
     ) -> None:
-        """Keep the three running until somebody asks to stop, `until` says so, or the time is up."""
+        """Keep them running until somebody asks to stop, `until` says so, or the time is up."""
         end = None if timeout is None else time.monotonic() + timeout
         while not self.stopping and not (until is not None and until()):
             now = time.monotonic()
@@ -206,7 +206,7 @@ class Stack:
 
     def _ended(self, child: Child) -> None:
         lived = time.monotonic() - child.started
-        child.quick_ends = 0 if lived > 60 else child.quick_ends + 1  # noqa: PLR2004
+        child.quick_ends = 0 if lived > 60 else child.quick_ends + 1
         delay = (
             0.0 if child.quick_ends <= 1 else min(_LONGEST_DELAY_S, 2.0 ** (child.quick_ends - 2))
         )
