@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from hypothesis import strategies as st
 
-from roost.domain.allocation import Allocation, AllocationState, ReplicaName, replica_name
+from roost.domain.allocation import Allocation, AllocationState, ReplicaName
 from roost.domain.fabric import FabricAttachment, FabricName, HcaName
 from roost.domain.fleet import Fleet
 from roost.domain.gpu import Gpu, GpuClass, GpuUuid
@@ -89,12 +89,12 @@ ATTACHMENTS = st.sampled_from(
 
 
 @st.composite
-def filesystems(draw: st.DrawFn, *, shared: bool) -> Filesystem:
+def filesystems(draw: st.DrawFn, *, shared: bool = False, name: str = "/dev/a") -> Filesystem:
     """A small one, with free and total known or not."""
     total = draw(st.sampled_from([None, 50 * GB, 100 * GB]))
     free = draw(st.sampled_from([None, 0, 20 * GB, 40 * GB, 50 * GB]))
     return Filesystem(
-        filesystem="filer:/models" if shared else draw(st.sampled_from(["/dev/a", "/dev/b"])),
+        filesystem="filer:/models" if shared else name,
         mounts=("/models",),
         shared=shared,
         free_bytes=free,
@@ -105,11 +105,13 @@ def filesystems(draw: st.DrawFn, *, shared: bool) -> Filesystem:
 STORAGES = st.one_of(
     st.none(),
     st.just(()),
-    st.tuples(filesystems(shared=False)),
+    st.tuples(filesystems()),
     st.tuples(filesystems(shared=True)),
-    st.tuples(filesystems(shared=False), filesystems(shared=True)),
-    st.tuples(filesystems(shared=False), filesystems(shared=False)),
+    st.tuples(filesystems(), filesystems(shared=True)),
+    st.tuples(filesystems(), filesystems(name="/dev/b")),
+    filesystems().map(lambda one: (one, replace(one, mounts=("/",)))),
 )
+"""None known, one, one and a shared one, two, and one listed for each of its mounts."""
 
 
 @st.composite
@@ -195,7 +197,7 @@ def allocations(draw: st.DrawFn, node: Node) -> tuple[Allocation, ...]:
                 replica=ReplicaName(holder),
                 node=node.name,
                 model=ModelName(model) if ours else None,
-                index=int(index) if ours else None,
+                index=int(index) if ours and draw(st.booleans()) else None,
                 profile=ProfileName("p0") if ours else None,
                 gpus=gpus,
                 gpu_uuids=tuple(known) if by_uuid else (),
@@ -278,8 +280,3 @@ class World:
 
 worlds = st.builds(World, catalogs(), fleets())
 """Any catalog, any fleet."""
-
-
-def is_of(allocation: Allocation, model: Model, index: int) -> bool:
-    """Whether the allocation is this replica's."""
-    return allocation.replica == replica_name(model.name, index)

@@ -29,6 +29,7 @@ from roost.testing.naive_placement import (
     NaiveShard,
     NaiveTried,
     World,
+    belongs,
     domains_of,
     free_of_class,
     hcas,
@@ -105,8 +106,7 @@ def replayed(
     world: strategies.World, decisions: Sequence[Decision]
 ) -> Iterator[tuple[World, Decision, Profile]]:
     """Every placed replica with the world that it was decided in."""
-    before = sorted(world.fleet.allocations, key=lambda one: -(one.disk_bytes or 0))
-    seen = World(world.catalog, world.fleet.nodes, before)
+    seen = World(world.catalog, world.fleet.nodes, list(world.fleet.allocations))
     for decision in sorted(decisions, key=lambda one: one.order):
         if decision.outcome is Outcome.PLACED:
             yield seen, decision, profile_of(world, decision)
@@ -147,14 +147,6 @@ def test_placed_gpus_are_free_and_of_the_class_and_as_many_as_asked(
 @given(strategies.worlds)
 def test_a_plan_carried_out_is_kept_and_released_it_is_made_again(world: strategies.World) -> None:
     """Property 1. Catches: the memory of a replica that was placed not held by it."""
-    # Without disk claims: those that were there before are charged by size, new ones as they come.
-    catalog = Catalog(
-        models=tuple(
-            replace(one, profiles=tuple(replace(p, min_disk_bytes=None) for p in one.profiles))
-            for one in world.catalog.models
-        )
-    )
-    world = strategies.World(catalog, world.fleet)
     first = plan(world.catalog, world.fleet)
     placed = [decision for decision in first if decision.outcome is Outcome.PLACED]
     holds = tuple(hold for decision in placed for hold in held_by(world, decision))
@@ -362,10 +354,11 @@ def test_the_naive_twin_decides_the_same_with_the_same_counts_and_reasons(
         assert told(one) == other
 
 
-def is_kept(fleet: Fleet, decision: Decision) -> bool:
-    name = replica_name(decision.model, decision.replica)
+def is_kept(world: strategies.World, decision: Decision) -> bool:
+    model = next(one for one in world.catalog.models if one.name == decision.model)
     return any(
-        one.replica == name and one.state is AllocationState.HELD for one in fleet.allocations
+        one.state is AllocationState.HELD and belongs(one, model, decision.replica)
+        for one in world.fleet.allocations
     )
 
 
@@ -380,7 +373,7 @@ def test_the_order_is_kept_ones_first_then_priority_and_every_replica_answers_on
     assert [(one.model, one.replica) for one in decisions] == wanted
     assert sorted(one.order for one in decisions) == list(range(1, len(decisions) + 1))
     for one in decisions:
-        assert (one.outcome is Outcome.KEPT) == is_kept(world.fleet, one)
+        assert (one.outcome is Outcome.KEPT) == is_kept(world, one)
     in_order = sorted(decisions, key=lambda one: one.order)
     kept = [one.outcome is Outcome.KEPT for one in in_order]
     assert kept == sorted(kept, reverse=True)

@@ -74,20 +74,14 @@ class World:
 
 def naive_plan(catalog: Catalog, fleet: Fleet) -> tuple[NaiveDecision, ...]:
     """Every replica of the catalog, in its order."""
-    # Of claims that were there before, the largest is charged to a disk first: no order is known.
-    before = sorted(fleet.allocations, key=lambda one: -(one.disk_bytes or 0))
-    world = World(catalog, fleet.nodes, before)
+    world = World(catalog, fleet.nodes, list(fleet.allocations))
     answers: dict[tuple[int, int], NaiveDecision] = {}
     waiting: list[tuple[tuple[int, int, int, int, int], Model]] = []
     for at, model in enumerate(catalog.models):
         for index in range(model.replicas):
-            kept = [
-                one
-                for one in fleet.allocations
-                if one.state is AllocationState.HELD and belongs(one, model, index)
-            ]
-            if kept:
-                answers[at, index] = naive_kept(model, index, len(answers) + 1, kept)
+            kept = naive_kept(world, model, index, len(answers) + 1)
+            if kept is not None:
+                answers[at, index] = kept
                 continue
             ever = sum(any(could_ever(p, node) for p in model.profiles) for node in fleet.nodes)
             gpus = max(p.gpus_per_node * p.nodes for p in model.profiles)
@@ -98,19 +92,30 @@ def naive_plan(catalog: Catalog, fleet: Fleet) -> tuple[NaiveDecision, ...]:
 
 
 def belongs(allocation: Allocation, model: Model, index: int) -> bool:
-    """Whether it is this replica that holds it."""
-    if allocation.model is not None and allocation.index is not None:
-        return (allocation.model, allocation.index) == (model.name, index)
+    """Whether it is this replica that holds it; without a model it is somebody else's."""
+    if allocation.model != model.name:
+        return False
+    if allocation.index is not None:
+        return allocation.index == index
     return allocation.replica == replica_name(model.name, index)
 
 
-def naive_kept(model: Model, index: int, order: int, kept: Sequence[Allocation]) -> NaiveDecision:
-    """What runs stays."""
+def naive_kept(world: World, model: Model, index: int, order: int) -> NaiveDecision | None:
+    """What runs stays; its fabric and adapters no allocation says."""
+    held = [
+        one
+        for one in world.held
+        if one.state is AllocationState.HELD and belongs(one, model, index)
+    ]
+    if not held:
+        return None
+    held.sort(key=lambda one: (one.node, one.gpus, one.gpu_uuids))
     shards = tuple(
-        NaiveShard(rank, one.node, tuple(sorted(one.gpus)))
-        for rank, one in enumerate(sorted(kept, key=lambda one: one.node))
+        NaiveShard(rank, one.node, tuple(sorted(one.gpus))) for rank, one in enumerate(held)
     )
-    return NaiveDecision(model.name, index, order, "kept", kept[0].profile, None, shards)
+    said = {one.profile for one in held if one.profile is not None}
+    profile = min(said) if len(said) == 1 else None
+    return NaiveDecision(model.name, index, order, "kept", profile, None, shards)
 
 
 def naive_decide(world: World, model: Model, index: int, order: int) -> NaiveDecision:
@@ -255,19 +260,15 @@ def memory_left(world: World, node: Node) -> int | None:
 
 def disk_left(world: World, node: Node) -> int | None:
     """Free bytes of the local filesystem with most room, claims off; `None`: nothing is known."""
-    rooms: list[int] = []
-    for filesystem in node.facts.storage or ():
-        if filesystem.shared:
-            continue
-        if filesystem.free_bytes is None:
-            return None
-        rooms.append(filesystem.free_bytes)
-    if not rooms:
+    local = {one.filesystem: one.free_bytes for one in node.facts.storage or () if not one.shared}
+    if not local or None in local.values():
         return None
-    for one in world.held:
-        if one.node == node.name and one.disk_bytes:
-            roomiest = rooms.index(max(rooms))
-            rooms[roomiest] -= one.disk_bytes
+    rooms = [free for free in local.values() if free is not None]
+    claims = [one.disk_bytes for one in world.held if one.node == node.name and one.disk_bytes]
+    # The largest claim first: who came when is not known, and must not matter.
+    for claim in sorted(claims, reverse=True):
+        roomiest = rooms.index(max(rooms))
+        rooms[roomiest] -= claim
     return max(rooms)
 
 
