@@ -85,10 +85,11 @@ class Cards:
 
     def choose(self, kind: Kind, free: int, count: int) -> int:
         """The positions to take for a group of `count`."""
-        return nvlink.choose(self._by_domain, self.of_kind(kind) & free, count)
+        free &= self.of_class.get(kind.gpu_class, 0)
+        return nvlink.choose(self._by_domain, free, free & self.of_kind(kind), count)
 
     def domains_of(self, cards: int) -> tuple[int, bool]:
-        """How many known NVLink domains these are in, and whether the domain of some is not known."""
+        """How many known NVLink domains these are in, and whether some are in an unknown one."""
         return nvlink.touched(self._by_domain, self.unknown_domain, cards)
 
 

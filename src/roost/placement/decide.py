@@ -51,10 +51,12 @@ class Placed:
 
     @property
     def profile(self) -> ProfileName:
+        """The first that fits."""
         return self._attempts[-1].profile
 
     @property
     def tried(self) -> Sequence[Tried]:
+        """By priority, down to the profile used."""
         return self._attempts
 
     @cached_property
@@ -115,14 +117,17 @@ class Unplaceable:
 
     @property
     def tried(self) -> Sequence[Tried]:
+        """Every profile, by priority."""
         return self.refusal.attempts
 
     @property
     def why(self) -> str:
+        """What is nearest to fitting."""
         return self.refusal.why
 
     @property
     def would_fit_if(self) -> Sequence[Remedy]:
+        """Smallest first, at most five."""
         return self.refusal.would_fit_if
 
 
@@ -130,7 +135,7 @@ Answer: TypeAlias = Placed | Unplaceable
 
 
 def decide(ask: Ask, view: View, *, order: int = 1) -> Answer:
-    """Place one replica of a model of the view's catalog, or say why not. Nothing that runs moves."""
+    """Place one replica of a model of the view's catalog, or say why not; what runs never moves."""
     attempts: tuple[Attempt, ...] = ()
     for need in view.needs.by_model[ask.model.name]:
         attempt = Attempt(need, view)

@@ -1,4 +1,4 @@
-"""What a decision says: where, why, what else was tried, and what would change a no (FORMATS.md §3)."""
+"""What a decision says: where, why, what else was tried, and what would change a no."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -60,13 +60,25 @@ class Tried(Protocol):
     """One profile tried on every node of the fleet; `rejected` costs nothing until it is read."""
 
     @property
-    def profile(self) -> ProfileName: ...
+    def profile(self) -> ProfileName:
+        """Which profile."""
+        ...
+
     @property
-    def fits(self) -> bool: ...
+    def fits(self) -> bool:
+        """Whether there is room for it."""
+        ...
+
     @property
-    def considered(self) -> int: ...
+    def considered(self) -> int:
+        """All nodes of the fleet."""
+        ...
+
     @property
-    def fit(self) -> int: ...
+    def fit(self) -> int:
+        """Nodes that could be chosen; 0 exactly when it does not fit."""
+        ...
+
     @property
     def counts(self) -> Mapping[Code, int]:
         """Each rejected node charged to the first of its reasons; only codes that occur."""
@@ -78,7 +90,9 @@ class Tried(Protocol):
         ...
 
     @property
-    def fabrics(self) -> Sequence[FabricCount]: ...
+    def fabrics(self) -> Sequence[FabricCount]:
+        """Every fabric of the fleet; none for a replica on one node."""
+        ...
 
 
 class Change(StrEnum):
@@ -109,29 +123,53 @@ class Remedy:
 
 
 class Decision(Protocol):
-    """The answer for one replica. What costs something is computed when it is read, as of the decision."""
+    """The answer for one replica; what costs something is computed when read, as of then."""
 
     @property
-    def model(self) -> ModelName: ...
+    def model(self) -> ModelName:
+        """Of which model."""
+        ...
+
     @property
-    def replica(self) -> int: ...
+    def replica(self) -> int:
+        """Its number, from 0."""
+        ...
+
     @property
     def order(self) -> int:
         """From 1: in which order replicas were decided."""
         ...
 
     @property
-    def outcome(self) -> Outcome: ...
+    def outcome(self) -> Outcome:
+        """Placed, kept, or neither."""
+        ...
+
     @property
-    def profile(self) -> ProfileName | None: ...
+    def profile(self) -> ProfileName | None:
+        """The profile used; `None` if none, or not known of what is kept."""
+        ...
+
     @property
-    def fabric(self) -> FabricName | None: ...
+    def fabric(self) -> FabricName | None:
+        """Of a replica on several nodes that was placed."""
+        ...
+
     @property
-    def shards(self) -> tuple[ShardPlacement, ...]: ...
+    def shards(self) -> tuple[ShardPlacement, ...]:
+        """By rank; none if unplaceable."""
+        ...
+
     @property
-    def why(self) -> str: ...
+    def why(self) -> str:
+        """A sentence: what it won by, or what is nearest."""
+        ...
+
     @property
-    def tried(self) -> Sequence[Tried]: ...
+    def tried(self) -> Sequence[Tried]:
+        """By priority, down to the profile used; nothing if kept."""
+        ...
+
     @property
     def would_fit_if(self) -> Sequence[Remedy]:
         """Smallest first, at most five; empty unless unplaceable."""

@@ -95,7 +95,7 @@ def present(needs: Needs) -> tuple[Facet, ...]:
 
     return (
         Facet(lambda row: row.node.ready, lambda ready: (READY,) if ready else ()),
-        Facet(lambda row: is_open(row), lambda is_open: (OPEN,) if is_open else ()),
+        Facet(is_open, lambda is_open: (OPEN,) if is_open else ()),
         _reaches(lambda row: row.memory_left, needs.memory),
         _reaches(lambda row: row.disk_room, needs.disk),
         Facet(lambda row: (row.cards, row.free, bool(row.taken)), free),
@@ -123,6 +123,6 @@ def _reaches(amount: Callable[[Row], int | None], thresholds: Thresholds) -> Fac
         has = amount(row)
         if has is None:
             return everything
-        return bisect_right(thresholds.amounts, has if has > 0 else 0)
+        return bisect_right(thresholds.amounts, max(0, has))
 
     return Facet(reached, lambda count: thresholds.sets[:count])

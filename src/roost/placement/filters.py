@@ -3,15 +3,16 @@
 The order is the order in which a node is charged: that of `Code`.
 """
 
-from collections.abc import Mapping
-from typing import TypeAlias
+from collections.abc import Callable, Mapping
+from typing import Final, TypeAlias
 
 from roost.domain import reasons
 from roost.domain.fabric import FabricName
 from roost.domain.reasons import Code, Reason
 from roost.placement import bits
+from roost.placement.cards import Kind
 from roost.placement.decision import FabricCount
-from roost.placement.facets import is_on_a_fabric, is_open
+from roost.placement.facets import is_open
 from roost.placement.needs import ON_A_FABRIC, OPEN, READY, REPORTS_GPUS, Need
 from roost.placement.rows import Row, roomiest_disk
 from roost.placement.view import View
@@ -21,7 +22,7 @@ Stage: TypeAlias = tuple[Code, int]
 
 
 def passing(need: Need, view: View) -> int:
-    """Nodes that every filter of one node lets through; whether their fabric suffices comes after."""
+    """Nodes that every filter of one node lets through; that their fabric suffices comes after."""
     present = view.present
     left = view.lasting.passing(need) & present[READY] & present[OPEN]
     if need.memory >= 0:
@@ -82,96 +83,106 @@ def against(need: Need, row: Row, fabrics: Mapping[FabricName, FabricCount]) -> 
     That its fabrics are short is said of a node only if nothing else is: the fabric's count is of
     nodes that pass, and repairing a node that doesn't may be what completes it.
     """
-    node, profile = row.node, need.profile
-    facts = node.facts
-    found: list[Reason] = []
-    if not node.ready:
-        found.append(reasons.not_ready(node.not_ready_since))
-    if not is_open(row):
-        found.append(reasons.cordoned(node.cordon_reason, draining=node.draining))
-    if need.labels:
-        carried = facts.labels
-        for key, value in profile.node_selector.items():
-            if carried.get(key) != value:
-                found.append(reasons.label_mismatch(carried, profile.node_selector))
-                break
-    if facts.engines is not None and profile.engine not in facts.engines:
-        found.append(reasons.engine_absent(profile.engine))
-    if profile.min_memory_bytes is not None:
-        _add(found, _memory(profile.min_memory_bytes, row))
-    if profile.min_disk_bytes is not None:
-        _add(found, _disk(profile.min_disk_bytes, row))
-    if need.kind is not None:
-        _add(found, _gpus(need, row))
+    found = [reason for one in _OF_ONE_NODE if (reason := one(need, row)) is not None]
     if need.nodes > 1:
-        if not is_on_a_fabric(row):
-            found.append(reasons.no_fabric(reported=facts.fabrics is not None))
+        attached = sorted({one.name for one in row.node.facts.fabrics or () if one.hcas})
+        if not attached:
+            found.append(reasons.no_fabric(reported=row.node.facts.fabrics is not None))
         elif not found:
-            found.append(_fabric_short(need, row, fabrics))
+            short = [fabrics[name] for name in attached]
+            has = max(fabric.eligible for fabric in short)
+            messages = (fabric.message for fabric in short)
+            found.append(reasons.fabric_short(messages, has=has, needs=need.nodes))
     return tuple(found)
 
 
-def _add(found: list[Reason], reason: Reason | None) -> None:
-    if reason is not None:
-        found.append(reason)
+def _not_ready(_need: Need, row: Row) -> Reason | None:
+    return None if row.node.ready else reasons.not_ready(row.node.not_ready_since)
 
 
-def _memory(needs: int, row: Row) -> Reason | None:
-    total = row.node.facts.memory_bytes
-    if total is None or row.memory_left is None or max(0, row.memory_left) >= needs:
+def _cordoned(_need: Need, row: Row) -> Reason | None:
+    if is_open(row):
         return None
-    return reasons.memory_short(
-        total,
-        claimed=total - row.memory_left,
-        holders=(hold.replica for hold in row.holds if hold.memory_bytes),
-        needs=needs,
-    )
+    return reasons.cordoned(row.node.cordon_reason, draining=row.node.draining)
 
 
-def _disk(needs: int, row: Row) -> Reason | None:
-    if row.disk_room is None or max(0, row.disk_room) >= needs:
+def _labels(need: Need, row: Row) -> Reason | None:
+    carried, selector = row.node.facts.labels, need.profile.node_selector
+    for key, value in selector.items():
+        if carried.get(key) != value:
+            return reasons.label_mismatch(carried, selector)
+    return None
+
+
+def _engine(need: Need, row: Row) -> Reason | None:
+    engine, installed = need.profile.engine, row.node.facts.engines
+    return None if installed is None or engine in installed else reasons.engine_absent(engine)
+
+
+def _memory(need: Need, row: Row) -> Reason | None:
+    needs, total, left = need.profile.min_memory_bytes, row.node.facts.memory_bytes, row.memory_left
+    if needs is None or total is None or left is None or max(0, left) >= needs:
+        return None
+    holding = (hold.replica for hold in row.holds if hold.memory_bytes)
+    return reasons.memory_short(total, claimed=total - left, holders=holding, needs=needs)
+
+
+def _disk(need: Need, row: Row) -> Reason | None:
+    needs, room = need.profile.min_disk_bytes, row.disk_room
+    if needs is None or room is None or max(0, room) >= needs:
         return None
     roomiest = roomiest_disk(row.disks, row.holds)
     total = None if roomiest is None else roomiest[1]
-    return reasons.disk_short(row.disk_room, total=total, needs=needs)
+    return reasons.disk_short(room, total=total, needs=needs)
 
 
 def _gpus(need: Need, row: Row) -> Reason | None:
     """The first of the four reasons that have to do with GPUs."""
-    cards, kind = row.cards, need.kind
-    if cards is None:
-        return reasons.gpus_unknown()
+    cards, kind, needs = row.cards, need.kind, need.cards
     if kind is None:
         return None
-    gpu_class, needs = kind.gpu_class, need.cards
-    of_class = cards.of_class.get(gpu_class, 0).bit_count()
+    if cards is None:
+        return reasons.gpus_unknown()
+    of_class = cards.of_class.get(kind.gpu_class, 0).bit_count()
     if of_class < needs:
-        return reasons.gpu_class_absent(gpu_class, has=of_class, needs=needs)
+        return reasons.gpu_class_absent(kind.gpu_class, has=of_class, needs=needs)
     large = cards.of_kind(kind)
     if (has := large.bit_count()) < needs:
-        least = kind.least_memory or 0
-        return reasons.gpu_memory_short(gpu_class, least=least, has=has, of=of_class, needs=needs)
-    usable = large & row.free
-    if (free := usable.bit_count()) >= needs:
-        return None
+        return reasons.gpu_memory_short(
+            kind.gpu_class, least=kind.least_memory or 0, has=has, of=of_class, needs=needs
+        )
+    if (large & row.free).bit_count() < needs:
+        return _gpus_short(need, kind, row, large)
+    return None
+
+
+def _gpus_short(need: Need, kind: Kind, row: Row, large: int) -> Reason:
+    """Each card that is not free counted once: allocated, else unhealthy, else in use."""
     taken = large & row.taken
     broken = large & row.broken & ~taken
-    foreign = large & row.foreign & ~(taken | broken)
+    causes = (row.gpus[position].unhealthy_reason for position in bits.members(broken))
     return reasons.gpus_short(
-        gpu_class,
-        has=free,
-        of=has,
-        needs=needs,
+        kind.gpu_class,
+        has=(large & row.free).bit_count(),
+        of=large.bit_count(),
+        needs=need.cards,
         allocated=taken.bit_count(),
         holders=holders(row, taken),
         unhealthy=broken.bit_count(),
-        causes=(
-            cause
-            for position in bits.members(broken)
-            if (cause := row.gpus[position].unhealthy_reason)
-        ),
-        foreign=foreign.bit_count(),
+        causes=(cause for cause in causes if cause),
+        foreign=(large & row.foreign & ~(taken | broken)).bit_count(),
     )
+
+
+_OF_ONE_NODE: Final[tuple[Callable[[Need, Row], Reason | None], ...]] = (
+    _not_ready,
+    _cordoned,
+    _labels,
+    _engine,
+    _memory,
+    _disk,
+    _gpus,
+)
 
 
 def holders(row: Row, taken: int) -> tuple[str, ...]:
@@ -179,12 +190,3 @@ def holders(row: Row, taken: int) -> tuple[str, ...]:
     if not taken:
         return ()
     return tuple(hold.replica for hold in row.holds if taken & row.taken_by(hold))
-
-
-def _fabric_short(need: Need, row: Row, fabrics: Mapping[FabricName, FabricCount]) -> Reason:
-    short = sorted({fabric.name for fabric in row.node.facts.fabrics or () if fabric.hcas})
-    return reasons.fabric_short(
-        (fabrics[name].message for name in short),
-        has=max(fabrics[name].eligible for name in short),
-        needs=need.nodes,
-    )

@@ -56,7 +56,7 @@ class Index:
         self._replace(place, old, Row(node, cards, gpus, old.holds))
 
     def forget(self, name: NodeName) -> None:
-        """A node was deleted, and what was held on it is held no more; costs as much as building."""
+        """A node was deleted, and what was held on it is no more; costs as much as building."""
         self._rebuild(
             (node for node in self._nodes() if node.name != name),
             (hold for hold in self._allocations() if hold.node != name),

@@ -1,7 +1,7 @@
-"""What the profiles of a catalog ask for, each requirement once, with the number of its set of nodes.
+"""What the profiles of a catalog ask for: each requirement once, with its set's number.
 
-A *lasting* set follows from what nodes are (labels, engines, sizes, cards, fabrics); a *present* one
-also from what is ready, open, healthy and free now. A view has one list of each.
+A *lasting* set follows from what nodes are (labels, engines, sizes, cards, fabrics); a *present*
+one also from what is ready, open, healthy and free now. A view has one list of each.
 """
 
 from collections.abc import Hashable, Iterable

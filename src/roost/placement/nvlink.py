@@ -15,20 +15,23 @@ def span(domains: Iterable[int], unknown: int, free: int) -> int:
     return known + (unknown & free).bit_count()
 
 
-def choose(domains: Iterable[int], free: int, count: int) -> int:
-    """The `count` cards to take: of the known domains that hold them the one with fewest free, lowest
-    positions; where none does, the lowest free positions."""
+def choose(domains: Iterable[int], free: int, usable: int, count: int) -> int:
+    """The `count` of the usable cards to take.
+
+    Of the known domains that hold them the one with fewest free cards of the class, lowest
+    positions; where none does, the lowest positions.
+    """
     best: tuple[int, int] | None = None
+    chosen = usable
     for domain in domains:
-        here = domain & free
-        if (size := here.bit_count()) < count:
+        here = domain & usable
+        if here.bit_count() < count:
             continue
         # Domains are disjoint, so the lowest card tells equal ones apart.
-        rank = (size, here & -here)
+        rank = ((domain & free).bit_count(), here & -here)
         if best is None or rank < best:
-            best = rank
-            chosen = here
-    return bits.first(free if best is None else chosen, count)
+            best, chosen = rank, here
+    return bits.first(chosen, count)
 
 
 def touched(domains: Iterable[int], unknown: int, cards: int) -> tuple[int, bool]:

@@ -1,6 +1,6 @@
-"""Which of the nodes that fit: one criterion after the other, each leaving those that are best by it.
+"""Which of the nodes that fit: one criterion after the other, each leaving those best by it.
 
-Narrowing by each in turn is comparing the tuple of all of them, and the lowest bit is the first name.
+Narrowing by each in turn is comparing the tuple of them all, and the lowest bit is the first name.
 """
 
 from collections.abc import Callable

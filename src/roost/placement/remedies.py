@@ -1,7 +1,7 @@
 """What one change would make it fit: for nodes that one thing alone speaks against.
 
-Each remedy is true as of the decision: with that change and no other, the replica fits. They come in
-the order of `Change`, which goes from a command to a purchase, then by amount, then by node.
+Each remedy is true as of the decision: with that change and no other, the replica fits. They come
+in the order of `Change`, which goes from a command to a purchase, then by amount, then by node.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -110,8 +110,10 @@ def _found(profile: int, size: int, remedy: Remedy) -> Found:
 
 
 def _but_one(need: Need, view: View) -> tuple[int, list[tuple[Remedies, int]]]:
-    """The nodes that pass every filter but perhaps that for fabrics; and for each other filter with a
-    remedy the nodes that it alone stops."""
+    """The nodes that pass every filter but that for fabrics, and those that one alone stops.
+
+    The second are by filter, for the filters about which something can be done.
+    """
     lasting, present = view.lasting.sets, view.present
     every = view.lasting.every
     carrying = every

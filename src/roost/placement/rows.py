@@ -1,6 +1,6 @@
 """What placement keeps of one node: its facts as bits and numbers, and what is held on it.
 
-A row is never changed: an event makes another one, so a view that refers to the old row stays exact.
+A row is never changed: an event makes another one, and a view that has the old row stays exact.
 """
 
 from collections.abc import Iterable, Sequence
@@ -67,10 +67,10 @@ class Row:
         self.memory_left = None if memory is None else memory - sum_memory(holds)
         self.disks = local_disks(node.facts.storage)
         self.disk_room = disk_room(self.disks, holds)
-        self.cpu_replicas = sum(1 for hold in holds if not _has_gpus(hold))
+        self.cpu_replicas = cpu_replicas(holds)
 
     def holding(self, hold: Allocation) -> "Row":
-        """This node with one allocation more."""
+        """The node with one allocation more."""
         row = self._copy()
         row.holds = (*self.holds, hold)
         row.taken = self.taken | taken_by(hold, self.gpus)
@@ -80,11 +80,11 @@ class Row:
         if hold.disk_bytes:
             row.disk_room = disk_room(self.disks, row.holds)
         if not _has_gpus(hold):
-            row.cpu_replicas = self.cpu_replicas + 1
+            row.cpu_replicas = cpu_replicas(row.holds)
         return row
 
     def releasing(self, hold: Allocation) -> "Row":
-        """This node without one allocation that it has."""
+        """The node without one allocation that it has."""
         holds = list(self.holds)
         holds.remove(hold)
         row = self._copy()
@@ -98,7 +98,7 @@ class Row:
         if hold.disk_bytes:
             row.disk_room = disk_room(self.disks, row.holds)
         if not _has_gpus(hold):
-            row.cpu_replicas = self.cpu_replicas - 1
+            row.cpu_replicas = cpu_replicas(row.holds)
         return row
 
     def taken_by(self, hold: Allocation) -> int:
@@ -126,11 +126,16 @@ def _has_gpus(hold: Allocation) -> bool:
     return bool(hold.gpus or hold.gpu_uuids)
 
 
+def cpu_replicas(holds: Iterable[Allocation]) -> int:
+    """How many replicas run there without a GPU; one that holds twice is one."""
+    return len({hold.replica for hold in holds if not _has_gpus(hold)})
+
+
 def taken_by(hold: Allocation, gpus: Sequence[Gpu]) -> int:
     """The positions that an allocation holds: by uuid where both sides know it, else by index.
 
-    An allocation with fewer uuids than indices doesn't know all of its cards' uuids: its indices then
-    hold as well, because holding one card too many is safe and one too few isn't.
+    An allocation with fewer uuids than indices doesn't know all of its cards' uuids: its indices
+    then hold as well, because holding a card too many is safe and one too few isn't.
     """
     if not hold.gpus and not hold.gpu_uuids:
         return 0
@@ -153,7 +158,7 @@ def sum_memory(holds: Iterable[Allocation]) -> int:
 
 
 def local_disks(storage: tuple[Filesystem, ...] | None) -> tuple[Disk, ...] | None:
-    """The local filesystems, each once; `None` where there is no word of any, which rejects nothing."""
+    """The local filesystems, each once; `None`, where none is reported, rejects nothing."""
     by_name: dict[str, Disk] = {}
     for filesystem in storage or ():
         if not filesystem.shared and filesystem.filesystem not in by_name:

@@ -1,8 +1,8 @@
-"""Where is a number least or most: one number for every node, kept as one set of nodes a binary digit.
+"""Where is a number least or most: a number for every node, kept as a set of nodes a binary digit.
 
-Digit `j` is the set of the nodes whose number has bit `j`. Narrowing a set of nodes to those with the
-least number is one AND a digit, whatever the numbers are, and changing one node's number flips its
-bit in the digits that differ. There is no trailing empty digit, so equal numbers are equal tuples.
+Digit `j` is the set of the nodes whose number has bit `j`. Narrowing a set of nodes to those with
+the least number is one AND a digit, whatever the numbers are, and changing one node's number flips
+its bit in the digits that differ. No last digit is empty, so equal numbers are equal tuples.
 """
 
 from collections.abc import Iterable, Mapping
@@ -64,7 +64,8 @@ def gathered(groups: Mapping[int, Iterable[int]], size: int) -> Slices:
 
 
 def summed(amounts: Iterable[tuple[int, int]]) -> Slices:
-    """For each node the sum of the amounts (nodes, amount) that it is among: a ripple-carry adder."""
+    """For each node the sum of the amounts (nodes, amount) whose nodes it is among."""
+    # A ripple-carry adder that adds for all nodes at once.
     digits: list[int] = []
     for nodes, amount in amounts:
         for j in range(amount.bit_length()):

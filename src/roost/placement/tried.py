@@ -30,18 +30,22 @@ class Attempt:
 
     @property
     def profile(self) -> ProfileName:
+        """Which profile."""
         return self.need.profile.name
 
     @property
     def fits(self) -> bool:
+        """Whether there is room for it."""
         return bool(self.fitting)
 
     @property
     def considered(self) -> int:
+        """All nodes of the fleet."""
         return self.view.size
 
     @property
     def fit(self) -> int:
+        """Nodes that could be chosen."""
         return self.fitting.bit_count()
 
     @cached_property

@@ -37,14 +37,14 @@ class Lasting:
         """Nodes that pass those filters of a profile that no allocation or repair changes."""
         known = self._passing.get(need)
         if known is None:
-            known = self._identity(need)
-            if need.nodes > 1:
-                known &= self.sets[ON_A_FABRIC]
-            self._passing[need] = known
+            known = self._passing[need] = self._identity(need)
         return known
 
     def ever(self, need: Need) -> int:
-        """Nodes that could ever hold a part of such a replica, whatever is free, ready or healthy."""
+        """Nodes that could ever hold a part of it, whatever is free, ready or healthy now.
+
+        On a fabric is enough: how many others are on it is not what this node is.
+        """
         known = self._ever.get(need)
         if known is None:
             known = self._identity(need)
@@ -52,13 +52,6 @@ class Lasting:
                 known &= self.sets[need.memory_size]
             if need.disk_size >= 0:
                 known &= self.sets[need.disk_size]
-            if need.nodes > 1:
-                on_one = 0
-                for fabric in self.fabrics.values():
-                    here = known & fabric
-                    if here.bit_count() >= need.nodes:
-                        on_one |= here
-                known = on_one
             self._ever[need] = known
         return known
 
@@ -68,6 +61,8 @@ class Lasting:
             left &= self.sets[label]
         if need.kind is not None:
             left &= self.sets[need.of_class] & self.sets[need.large]
+        if need.nodes > 1:
+            left &= self.sets[ON_A_FABRIC]
         return left
 
     @property
