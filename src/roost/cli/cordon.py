@@ -1,0 +1,42 @@
+"""`roost ctl cordon` and `uncordon`: keep new work off a node, and let it come again."""
+
+import click
+
+from roost.cli.client import part
+from roost.cli.output import say
+from roost.cli.session import Session, session
+
+
+@click.command("cordon")
+@click.argument("node")
+@click.option("--reason", metavar="TEXT", help="Shown wherever the node is turned down.")
+@session
+def cordon(run: Session, node: str, *, reason: str | None) -> None:
+    r"""Place nothing new on a node; what runs there stays.
+
+    \b
+    Example:
+      roost ctl cordon gpu-a --reason "fan failure"
+    """
+    answer = run.client.post(f"/api/v1/nodes/{part(node)}/cordon", {"reason": reason})
+    if run.as_json:
+        run.json(answer)
+        return
+    say(f"{node} is cordoned: nothing new goes there (back: roost ctl uncordon {node})")
+
+
+@click.command("uncordon")
+@click.argument("node")
+@session
+def uncordon(run: Session, node: str) -> None:
+    r"""Place on a node again.
+
+    \b
+    Example:
+      roost ctl uncordon gpu-a
+    """
+    answer = run.client.post(f"/api/v1/nodes/{part(node)}/uncordon")
+    if run.as_json:
+        run.json(answer)
+        return
+    say(f"{node} takes new replicas again")

@@ -1,0 +1,57 @@
+"""`roost ctl replicas`: every replica, where it is, how busy it is, and why not."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import click
+
+from roost.cli.output import count, say, say_table, seconds_since, span
+from roost.cli.session import Session, session
+
+COLUMNS = (
+    *("REPLICA", "MODEL", "PROFILE", "STATE", "NODE", "RESTARTS", "RUNNING", "WAITING", "KV"),
+    *("SINCE", "CAUSE"),
+)
+
+
+@click.command("replicas")
+@session
+def replicas(run: Session) -> None:
+    r"""Every replica: RUNNING and WAITING are requests, KV is how full its cache is.
+
+    SINCE is how long it has been in its STATE. `-` was not measured.
+
+    \b
+    Example:
+      roost ctl replicas
+    """
+    answer = run.client.get("/api/v1/replicas")
+    if run.as_json:
+        run.json(answer)
+    elif answer["replicas"]:
+        show(answer["replicas"])
+    else:
+        say("no replicas: roost ctl apply -f catalog.yaml wants some")
+
+
+def show(rows: Iterable[dict[str, Any]]) -> None:
+    """The table of them."""
+    say_table(COLUMNS, [_row(replica) for replica in rows])
+
+
+def _row(replica: dict[str, Any]) -> tuple[str | None, ...]:
+    kv = replica.get("kv_usage")
+    where = dict.fromkeys(str(shard["node"]) for shard in replica.get("shards") or ())
+    return (
+        replica["replica"],
+        replica.get("model"),
+        replica.get("profile"),
+        replica.get("state"),
+        ",".join(where),
+        count(replica.get("restarts")),
+        count(replica.get("running")),
+        count(replica.get("waiting")),
+        None if kv is None else f"{kv * 100:.0f}%",
+        span(seconds_since(replica.get("since"))),
+        replica.get("cause"),
+    )

@@ -1,0 +1,73 @@
+"""What a node has left, from the API's JSON: the sums that `ctl nodes` and `ctl node` show."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from roost.domain.units import has_gb
+
+Json = Mapping[str, Any]
+
+
+def held_on(node: str, allocations: Iterable[Json]) -> list[Json]:
+    """The allocations of one node; each holds, whatever its state."""
+    return [hold for hold in allocations if hold.get("node") == node]
+
+
+def memory(node: Json, held: Sequence[Json]) -> str | None:
+    """`free/total` in GB: what no replica claims, of what is there."""
+    total = node.get("memory_bytes")
+    if total is None:
+        return None
+    claimed = sum(hold.get("memory_bytes") or 0 for hold in held)
+    return f"{has_gb(total - claimed)}/{has_gb(total)}"
+
+
+def disk(node: Json, held: Sequence[Json]) -> str | None:
+    """`free/total` in GB of the local filesystem with most room: what one profile can have.
+
+    Claims are charged as placement charges them: largest first, each to the roomiest.
+    """
+    local = [store for store in node.get("storage") or () if not store.get("shared")]
+    if not local:
+        return None
+    rooms = [store.get("free_bytes") for store in local]
+    if any(room is None for room in rooms):
+        return None
+    claims = sorted((hold.get("disk_bytes") or 0 for hold in held), reverse=True)
+    for claim in claims:
+        rooms[rooms.index(max(rooms))] -= claim
+    best = rooms.index(max(rooms))
+    total = local[best].get("total_bytes")
+    return f"{has_gb(rooms[best])}/{'-' if total is None else has_gb(total)}"
+
+
+def gpus(node: Json, held: Sequence[Json]) -> str | None:
+    """`class:free/total`, one for each class; `0` for none, `None` where not reported."""
+    cards = node.get("gpus")
+    if cards is None:
+        return None
+    if not cards:
+        return "0"
+    classes: dict[str, list[bool]] = {}
+    for card in cards:
+        free = card_state(card, held) == "free"
+        classes.setdefault(str(card.get("class")), []).append(free)
+    return ",".join(f"{name}:{sum(free)}/{len(free)}" for name, free in sorted(classes.items()))
+
+
+def card_state(card: Json, held: Sequence[Json]) -> str:
+    """Who has it: the replica's name, `unhealthy`, `foreign`, or `free`."""
+    for hold in held:
+        if card.get("index") in (hold.get("gpus") or ()):
+            return str(hold.get("replica"))
+    if card.get("healthy") is False:
+        return "unhealthy"
+    return "foreign" if card.get("foreign_processes") else "free"
+
+
+def status(node: Json) -> str:
+    """`ready`, `not_ready` or `lost`; and whether new work is kept away."""
+    told = node.get("status") or ("ready" if node.get("ready", True) else "not_ready")
+    if node.get("draining"):
+        return f"{told},draining"
+    return f"{told},cordoned" if node.get("cordoned") else str(told)

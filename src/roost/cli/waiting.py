@@ -1,0 +1,217 @@
+"""Waiting until the replicas of some models are ready, and saying why they are not."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final
+
+from roost.cli.client import Client, part
+from roost.cli.explain import decisions_as_text
+from roost.cli.output import plural
+from roost.errors import Unreachable
+
+_EVERY_S: Final = 0.5
+_SETTLE_S: Final = 1.0
+"""A changed model's old replicas are still ready until the server has looked."""
+_HOPELESS_S: Final = 10.0
+"""How long nothing may move while a replica fits nowhere, before that is the answer."""
+_RESTARTS: Final = 3
+"""So many failed starts while waiting, and it keeps failing."""
+_MOVING: Final = frozenset({"placed", "starting", "loading", "draining"})
+
+Json = Mapping[str, Any]
+
+
+class Status(Enum):
+    """How the waiting ended."""
+
+    READY = 0
+    FAILED = 1
+    UNPLACEABLE = 4
+    TIMED_OUT = 6
+
+    @property
+    def exit_code(self) -> int:
+        """The exit status of `ctl`."""
+        return int(self.value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What became of the replicas, and lines that say why."""
+
+    status: Status
+    replicas: Sequence[Json]
+    lines: Sequence[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Look:
+    """The models and replicas as the server tells them at one moment."""
+
+    wanted: Mapping[str, int]
+    rows: Sequence[Json]
+    everything_rests: bool
+    """No replica of any model is on its way anywhere."""
+
+    @property
+    def waiting(self) -> list[Json]:
+        """Replicas that are not ready and are to be."""
+        return [r for r in self.rows if r["state"] not in ("ready", "draining", "stopped")]
+
+    @property
+    def done(self) -> bool:
+        ready = dict.fromkeys(self.wanted, 0)
+        for row in self.rows:
+            ready[row["model"]] += row["state"] == "ready"
+        return not self.waiting and all(
+            ready[model] >= wanted for model, wanted in self.wanted.items()
+        )
+
+
+def await_ready(
+    client: Client,
+    changes: Sequence[Json],
+    *,
+    timeout: float,
+    tell: Callable[[str], None],
+) -> Verdict:
+    """Wait for every replica of the models that were applied."""
+    started = time.monotonic()
+    models = [str(change["model"]) for change in changes]
+    settle = _SETTLE_S if any(change["change"] == "changed" for change in changes) else 0.0
+    watch = _Watch(tell)
+    look: _Look | None = None
+    while True:
+        late = time.monotonic() - started
+        try:
+            look = _look(client, models)
+        except Unreachable:
+            # A server that is restarted meanwhile goes on where it was.
+            if late >= timeout:
+                raise
+        else:
+            watch.see(look)
+            if look.done and late >= min(settle, timeout):
+                took = f"after {late:.1f} s"
+                return Verdict(
+                    status=Status.READY,
+                    replicas=look.rows,
+                    lines=[f"{plural(len(look.rows), 'replica')} ready {took}"],
+                )
+            if late >= timeout or watch.keeps_failing or watch.hopeless(client):
+                return _why_not(client, look, watch, late)
+        time.sleep(max(0.01, min(_EVERY_S, timeout - late)))
+
+
+class _Watch:
+    """What was seen from look to look."""
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self._tell = tell
+        self._told: dict[str, str] = {}
+        self._first_restarts: dict[str, int] = {}
+        self._quiet_since: float | None = None
+        self._asked_at = 0.0
+        self.failing: dict[str, Json] = {}
+        self.keeps_failing = False
+
+    def see(self, look: _Look) -> None:
+        self.failing = {}
+        for row in look.rows:
+            name, state = str(row["replica"]), str(row["state"])
+            restarts = int(row.get("restarts") or 0)
+            again = restarts - self._first_restarts.setdefault(name, restarts)
+            if state == "failed" or (state != "ready" and again > 0):
+                self.failing[name] = row
+                self.keeps_failing |= again >= _RESTARTS
+            where = dict.fromkeys(str(shard["node"]) for shard in row.get("shards") or ())
+            line = f"{name} is {state}" + (f" on {', '.join(where)}" if where else "")
+            if state == "failed" and row.get("cause"):
+                line += f": {row['cause']}"
+            if self._told.get(name) != line:
+                self._told[name] = line
+                self._tell(line)
+        pending = look.waiting and all(row["state"] == "pending" for row in look.waiting)
+        if not (pending and look.everything_rests):
+            self._quiet_since = None
+        elif self._quiet_since is None:
+            self._quiet_since = time.monotonic()
+        self._models = sorted({str(row["model"]) for row in look.waiting})
+
+    def hopeless(self, client: Client) -> bool:
+        """Nothing moves any more, and every replica that waits fits nowhere."""
+        now = time.monotonic()
+        if self._quiet_since is None or now - self._quiet_since < _HOPELESS_S:
+            return False
+        if now - self._asked_at < _HOPELESS_S:
+            return False
+        self._asked_at = now
+        return bool(_unplaceable(client, self._models))
+
+
+def _look(client: Client, models: Sequence[str]) -> _Look:
+    wanted = {
+        str(row["model"]): int(row["replicas"])
+        for row in client.get("/api/v1/models")["models"]
+        if row["model"] in models
+    }
+    rows = client.get("/api/v1/replicas")["replicas"]
+    return _Look(
+        wanted=wanted,
+        rows=[row for row in rows if row.get("model") in wanted],
+        everything_rests=not any(row["state"] in _MOVING for row in rows),
+    )
+
+
+def _unplaceable(client: Client, models: Sequence[str]) -> list[Json]:
+    """The decisions that found no place, of these models."""
+    found: list[Json] = []
+    for model in models:
+        answer = client.get(f"/api/v1/explain/{part(model)}")
+        found += [d for d in answer.get("decisions") or () if d["outcome"] == "unplaceable"]
+    return found
+
+
+def _why_not(client: Client, look: _Look, watch: _Watch, late: float) -> Verdict:
+    waiting = look.waiting
+    nowhere = _unplaceable(
+        client, sorted({str(row["model"]) for row in waiting if row["state"] == "pending"})
+    )
+    if watch.failing:
+        status = Status.FAILED
+    elif nowhere:
+        status = Status.UNPLACEABLE
+    else:
+        status = Status.TIMED_OUT
+    return Verdict(
+        status=status,
+        replicas=look.rows,
+        lines=[*_lines(look, watch, nowhere), f"error: {_sum(look, status, late)}"],
+    )
+
+
+def _lines(look: _Look, watch: _Watch, nowhere: Sequence[Json]) -> Iterator[str]:
+    if nowhere:
+        yield decisions_as_text({"decisions": list(nowhere)}, all_nodes=False)
+    for name, row in watch.failing.items():
+        yield f"{name} failed: {row.get('cause') or 'no cause is known'}"
+        yield f"hint: roost ctl logs {name} --previous"
+    for row in look.waiting:
+        if row["state"] != "pending" and row["replica"] not in watch.failing:
+            cause = f": {row['cause']}" if row.get("cause") else ""
+            yield f"{row['replica']} is still {row['state']}{cause}"
+            yield f"hint: roost ctl logs {row['replica']}"
+
+
+def _sum(look: _Look, status: Status, late: float) -> str:
+    ready = sum(row["state"] == "ready" for row in look.rows)
+    wanted = sum(look.wanted.values())
+    of = f"{ready} of {plural(wanted, 'replica')} ready after {late:.1f} s"
+    reason = {
+        Status.FAILED: "a replica keeps failing",
+        Status.UNPLACEABLE: "a replica fits nowhere",
+        Status.TIMED_OUT: "the time is up",
+    }[status]
+    return f"{reason}: {of}; the catalog stays applied"
