@@ -8,7 +8,7 @@ from roost.domain.units import has_gb, needs_gb
 
 
 class Code(StrEnum):
-    """In the order in which a node is charged (FORMATS.md §3). A code, once shipped, keeps its meaning."""
+    """In the order in which a node is charged. A code, once shipped, keeps its meaning."""
 
     NOT_READY = "not_ready"
     CORDONED = "cordoned"
@@ -34,7 +34,7 @@ class Unit(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reason:
-    """One reason against one node; `has` and `needs` are in `unit`, all three `None` where there is none."""
+    """One reason against one node; `has` and `needs` are in `unit`, all `None` where there is none."""
 
     code: Code
     message: str
@@ -87,7 +87,7 @@ def memory_short(total: int, *, claimed: int, holders: Iterable[str], needs: int
 
 
 def disk_short(room: int, *, total: int | None, needs: int) -> Reason:
-    """`has 24 GB free of 100 GB on local disk, needs 40`; `room` is what claims leave, never below 0."""
+    """`has 24 GB free of 100 GB on local disk, needs 40`; `room` is what claims leave."""
     room = max(0, room)
     size = "" if total is None else f" of {has_gb(total)} GB"
     return Reason(
@@ -169,7 +169,7 @@ def no_fabric(*, reported: bool) -> Reason:
 
 
 def fabric_short(messages: Iterable[str], *, has: int, needs: int) -> Reason:
-    """`ib0 has 1 node that fits, needs 2`, a message a fabric of the node; `has` is the best of them."""
+    """`ib0 has 1 node that fits, needs 2`: a message a fabric, and the most that any of them has."""
     return Reason(
         code=Code.FABRIC_SHORT,
         message="; ".join(messages),
