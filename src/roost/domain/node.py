@@ -20,6 +20,10 @@ class Filesystem:
     shared: bool = False
     free_bytes: int | None = None
     total_bytes: int | None = None
+    read_only: bool | None = None
+    """Nothing can be written, so nothing is free; `None` is "not reported"."""
+    stale_since: int | None = None
+    """It does not answer any more: the numbers are of this moment (epoch seconds)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -97,6 +97,8 @@ class FilesystemJson(TypedDict):
     shared: bool
     free_bytes: int | None
     total_bytes: int | None
+    read_only: NotRequired[bool]
+    stale_since: NotRequired[int]
 
 
 class NodeJson(TypedDict):
@@ -208,10 +210,15 @@ def _gpu_to_json(gpu: Gpu) -> GpuJson:
 
 
 def _filesystem_to_json(one: Filesystem) -> FilesystemJson:
-    return {
+    found: FilesystemJson = {
         "filesystem": one.filesystem,
         "mounts": list(one.mounts),
         "shared": one.shared,
         "free_bytes": one.free_bytes,
         "total_bytes": one.total_bytes,
     }
+    if one.read_only is not None:
+        found["read_only"] = one.read_only
+    if one.stale_since is not None:
+        found["stale_since"] = one.stale_since
+    return found

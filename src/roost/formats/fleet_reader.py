@@ -31,7 +31,11 @@ _GPU_KEYS: Final = frozenset(
     }
 )  # fmt: skip
 _FABRIC_KEYS: Final = frozenset({"name", "hcas"})
-_STORAGE_KEYS: Final = frozenset({"filesystem", "mounts", "shared", "free_bytes", "total_bytes"})
+_STORAGE_KEYS: Final = frozenset(
+    {
+        "filesystem", "mounts", "shared", "free_bytes", "total_bytes", "read_only", "stale_since"
+    }
+)  # fmt: skip
 _ALLOCATION_KEYS: Final = frozenset(
     {
         "replica", "model", "index", "profile", "node", "gpus", "gpu_uuids", "memory_bytes",
@@ -157,6 +161,8 @@ class FleetReader:
             shared=self._flag(value, "shared", path, who, default=False),
             free_bytes=self._count(value, "free_bytes", path, who),
             total_bytes=self._count(value, "total_bytes", path, who),
+            read_only=self._maybe_flag(value, "read_only", path, who),
+            stale_since=self._count(value, "stale_since", path, who),
         )
 
     def _allocation(
@@ -347,6 +353,8 @@ def _mounted_once(storage: tuple[Filesystem, ...]) -> tuple[Filesystem, ...]:
             shared=one.shared,
             free_bytes=one.free_bytes,
             total_bytes=one.total_bytes,
+            read_only=one.read_only,
+            stale_since=one.stale_since,
         )
     return tuple(merged.values())
 
