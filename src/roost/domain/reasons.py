@@ -34,7 +34,7 @@ class Unit(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reason:
-    """One reason against one node; `has` and `needs` are in `unit`, all `None` where there is none."""
+    """One reason against one node; `has` and `needs` are in `unit`, or all are `None`."""
 
     code: Code
     message: str
@@ -169,7 +169,7 @@ def no_fabric(*, reported: bool) -> Reason:
 
 
 def fabric_short(messages: Iterable[str], *, has: int, needs: int) -> Reason:
-    """`ib0 has 1 node that fits, needs 2`: a message a fabric, and the most that any of them has."""
+    """`ib0 has 1 node that fits, needs 2`: a message a fabric, the most that one has."""
     return Reason(
         code=Code.FABRIC_SHORT,
         message="; ".join(messages),
