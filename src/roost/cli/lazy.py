@@ -18,7 +18,7 @@ class Lazy(NamedTuple):
 
 
 def _keep_examples(command: click.Command) -> None:
-    """Turn the `\\b` of raw docstrings into the mark by which click keeps a paragraph's lines."""
+    r"""Turn the `\b` of raw docstrings into the mark by which click keeps a paragraph's lines."""
     if command.help:
         command.help = command.help.replace("\\b\n", "\b\n")
     if isinstance(command, click.Group):
