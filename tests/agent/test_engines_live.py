@@ -31,7 +31,7 @@ def test_a_real_engine_becomes_ready_answers_with_its_key_and_stops_without_a_tr
             answer = await http.post(url, json=body, headers={"Authorization": f"Bearer {KEY}"})
         assert refused.status_code == 401
         assert answer.json()["choices"][0]["message"]["content"]
-        load = (await server.until(lambda: measured(server))).load
+        load = (await server.told(lambda s: s.load is not None)).load
         assert load is not None
         assert (load.running, load.waiting, load.kv_usage) == (0, 0, None)
         await server.want(stop=("p1",))
@@ -42,10 +42,6 @@ def test_a_real_engine_becomes_ready_answers_with_its_key_and_stops_without_a_tr
         await server.want()
         await server.until(lambda: server.shard("p1") is None)
         assert await node.end() == 0
-
-    def measured(server: WireServer):  # noqa: ANN202
-        one = server.shard("p1")
-        return one if one is not None and one.load is not None else None
 
     tell(story)
 
@@ -60,9 +56,7 @@ def test_a_killed_engine_is_back_in_place_with_a_cause_and_a_killed_agent_adopts
         first = await server.state("p1", ReplicaState.READY)
         assert first.pid is not None
         os.kill(first.pid, signal.SIGKILL)
-        again = await server.until(
-            lambda: (s := server.shard("p1")) and s.restarts == 1 and s.state == "ready" and s
-        )
+        again = await server.told(lambda s: s.restarts == 1 and s.state == ReplicaState.READY)
         assert again.pid != first.pid
         assert again.port == first.port
         assert again.cause is not None

@@ -100,6 +100,17 @@ class WireServer:
 
         return await self.until(found, within=within)
 
+    async def told(
+        self, rule: Callable[[ObservedShard], bool], placement: str = "p1"
+    ) -> ObservedShard:
+        """The shard as soon as a report fits the rule."""
+
+        def found() -> ObservedShard | None:
+            one = self.shard(placement)
+            return one if one is not None and rule(one) else None
+
+        return await self.until(found)
+
     async def next_report(self) -> wire.Report:
         count = len(self.reports)
         return await self.until(lambda: self.reports[-1] if len(self.reports) > count else None)

@@ -292,7 +292,7 @@ class Agent:
             # A full disk: obeying may be what empties it, and the next agent process asks again
             # anyway.
             self._server_problem = f"the desired state cannot be kept on disk: {cause}"
-            log.error("agent.desired_not_kept", cause=str(cause))  # noqa: TRY400 - no bug of ours
+            log.warning("agent.desired_not_kept", cause=str(cause))
         self._desired = desired
         log.info(
             "agent.obeys",

@@ -44,41 +44,59 @@ async def stream(path: Path, *, tail_lines: int, follow: bool, secret: str) -> A
     """
     veil = Veil(secret)
     try:
-        file = path.open("rb")
+        reader = Reader(path, start_of_tail(path, tail_lines))
     except FileNotFoundError:
         return
     try:
-        position = start_of_tail(path, tail_lines)
-        file.seek(position)
         while True:
-            while chunk := file.read(BLOCK):
-                position += len(chunk)
+            while chunk := reader.read():
                 if shown := veil.through(chunk):
                     yield shown
-            if not follow:
+            if not follow or reader.removed:
                 break
             await asyncio.sleep(LOOK_EVERY_S)
-            try:
-                now = path.stat()
-            except FileNotFoundError:
-                break
-            held = os.fstat(file.fileno())
-            if (now.st_ino, now.st_dev) != (held.st_ino, held.st_dev):
-                # The rest of the old run first, then the new one from its beginning.
-                if rest := file.read():
-                    yield veil.through(rest)
-                file.close()
-                file = path.open("rb")
-                position = 0
-                yield b"[roost: the engine was started again]\n"
-            elif now.st_size < position:
-                position = 0
-                file.seek(0)
-                yield b"[roost: the log was cut]\n"
         if rest := veil.rest():
             yield rest
     finally:
-        file.close()
+        reader.close()
+
+
+class Reader:
+    """Reads a file that grows, is cut, and is replaced by the next run's."""
+
+    def __init__(self, path: Path, position: int) -> None:
+        self._path = path
+        self._file = path.open("rb")
+        self._file.seek(position)
+
+    @property
+    def removed(self) -> bool:
+        """The engine was stopped and nothing of it is kept."""
+        return not self._path.exists()
+
+    def read(self) -> bytes:
+        """The next block; empty: nothing new."""
+        if block := self._file.read(BLOCK):
+            return block
+        try:
+            now, held = self._path.stat(), os.fstat(self._file.fileno())
+        except FileNotFoundError:
+            return b""
+        if (now.st_ino, now.st_dev) != (held.st_ino, held.st_dev):
+            # What the old run wrote before its end comes first.
+            if block := self._file.read(BLOCK):
+                return block
+            self._file.close()
+            self._file = self._path.open("rb")
+            return b"[roost: the engine was started again]\n"
+        if now.st_size < self._file.tell():
+            self._file.seek(0)
+            return b"[roost: the log was cut]\n"
+        return b""
+
+    def close(self) -> None:
+        """Close what is open."""
+        self._file.close()
 
 
 class Veil:

@@ -6,6 +6,7 @@ server out
 of the xllamacpp package).
 """
 
+import itertools
 import json
 import re
 from collections.abc import Mapping
@@ -160,7 +161,8 @@ class LlamaCpp:
 def _given(spec: ShardSpec, flag: str) -> int | None:
     """The number that the profile's own `args` give `flag`, if they do."""
     value: str | None = None
-    for arg, following in zip(spec.profile.args, (*spec.profile.args[1:], ""), strict=True):
+    args = spec.profile.args
+    for arg, following in itertools.zip_longest(args, args[1:], fillvalue=""):
         name, _, inline = arg.partition("=")
         if name in _SAME[flag]:
             value = inline or following

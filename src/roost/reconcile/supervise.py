@@ -18,14 +18,15 @@ from roost.domain.replica import ReplicaState
 FIRST_DELAY_S: Final = 1.0
 LONGEST_DELAY_S: Final = 300.0
 PORT_DELAY_S: Final = 5.0
-"""Before a taken port is tried again, if the server assigns no other: no failure of the engine's."""
+"""Before a taken port is tried again, if the server assigns no other: no failure of the engine's.
+"""
 STABLE_AFTER_S: Final = 600.0
 """Ready for so long, an engine's next failure starts from the shortest delay again."""
 SILENT_AFTER_S: Final = 15.0
 """A ready engine that gives no good answer for so long is reported as not ready."""
 HUNG_AFTER_S: Final = 60.0
 """And for so long, it is ended and started again."""
-BELIEVED_LOADING: Final = 3
+BELIEVED_LOADING: Final = 3.0
 """How many load timeouts the bare answer "loading" is worth: it is the engine's word, not its
 progress.
 """
@@ -254,27 +255,18 @@ def state_of(life: Life, *, now: float) -> ReplicaState:
 
 
 def next_look(life: Life, *, now: float) -> float:
-    """Seconds until looking again is worth it: often while something is about to change, calmly
-    after.
-    """
+    """Seconds until looking again is worth it: often while something may change, calmly after."""
     match life.phase:
-        case Phase.WAITING:
-            if life.signalled_at is not None:
-                return 0.2
+        case Phase.WAITING if life.signalled_at is None:
             return min(max(life.due - now, 0.02), 60.0)
         case Phase.STARTING | Phase.LOADING:
-            age = now - life.since
-            return 0.2 if age < 10 else min(0.02 * age, 2.0)
+            return min(max(0.2, 0.02 * (now - life.since)), 2.0)
         case Phase.READY:
-            return 1.0 if life.ill_since is not None else 5.0
-        case Phase.DRAINING:
-            return 0.25
-        case Phase.ENDING:
-            return 0.1
+            return 5.0 if life.ill_since is None else 1.0
         case Phase.GONE:
             return 3600.0
         case _:
-            assert_never(life.phase)
+            return 0.2
 
 
 def _wait(life: Life, seen: Seen, *, now: float) -> tuple[Life, tuple[Action, ...]]:

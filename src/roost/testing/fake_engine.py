@@ -1,0 +1,306 @@
+"""An engine without a model: a real process that speaks the OpenAI API and fails in the ways
+engines fail.
+
+`python -m roost.testing.fake_engine --port P [knobs]`. It takes `llama-server`'s flags too and
+ignores those it
+has no use for, so that `roost agent --llama-server` can be pointed at a script that runs it; the
+key comes in
+`LLAMA_API_KEY` or `ROOST_ENGINE_API_KEY`.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+_REASONS: Final = {200: "OK", 401: "Unauthorized", 404: "Not Found", 503: "Service Unavailable"}
+
+
+def knobs(argv: Sequence[str]) -> argparse.Namespace:
+    """The command line; what isn't known is some engine's own flag and does nothing here."""
+    parser = argparse.ArgumentParser(prog="fake_engine", allow_abbrev=False, add_help=True)
+    parser.add_argument("-m", "--model")
+    parser.add_argument("-a", "--alias", default="fake")
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("-np", "--slots", type=int, default=4, help="requests at once")
+    parser.add_argument("--port-file", type=Path, help="gets the port once it listens")
+    parser.add_argument("--tokens", type=int, default=16, help="of an answer without max_tokens")
+    parser.add_argument("--tokens-per-s", type=float, default=200.0)
+    parser.add_argument("--load-s", type=float, default=0.0, help="seconds until it is ready")
+    parser.add_argument("--refuse-while-loading", action="store_true", help="not 503: no listener")
+    parser.add_argument("--load-lines", type=float, help="a line of progress each so many seconds")
+    parser.add_argument("--ignore-sigterm", action="store_true")
+    parser.add_argument("--children", type=int, default=0, help="that outlive it, in its group")
+    parser.add_argument("--stray-children", type=int, default=0, help="in sessions of their own")
+    parser.add_argument("--children-file", type=Path, help="gets the children's process ids")
+    parser.add_argument("--exit-after", type=float, help="seconds after which it ends by itself")
+    parser.add_argument("--exit-code", type=int, default=1)
+    parser.add_argument("--once-file", type=Path, help="ends by itself only if this isn't there")
+    parser.add_argument("--stderr", action="append", default=[], help="a line written at the end")
+    parser.add_argument("--hang-health-after", type=float, help="seconds; requests hang too")
+    parser.add_argument("--no-metrics", action="store_true")
+    return parser.parse_known_args(argv)[0]
+
+
+@dataclass
+class FakeEngine:
+    """The server; one on a loop."""
+
+    asked: argparse.Namespace
+    key: str = ""
+    running: int = 0
+    waiting: int = 0
+    served: int = 0
+    disconnected: int = 0
+    """Requests whose client went away before the end."""
+    _born: float = field(default_factory=time.monotonic)
+    _free: asyncio.Semaphore = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._free = asyncio.Semaphore(self.asked.slots)
+
+    @property
+    def age(self) -> float:
+        """Seconds since it was made."""
+        return time.monotonic() - self._born
+
+    async def serve(self) -> None:
+        """Load, listen, and serve for ever."""
+        if self.asked.refuse_while_loading:
+            await asyncio.sleep(self.asked.load_s)
+        try:
+            server = await asyncio.start_server(self._client, self.asked.host, self.asked.port)
+        except OSError:
+            say(
+                "srv  start: couldn't bind HTTP server socket, "
+                f"hostname: {self.asked.host}, port: {self.asked.port}"
+            )
+            leave(1)
+        port = server.sockets[0].getsockname()[1]
+        if self.asked.port_file is not None:
+            self.asked.port_file.write_text(f"{port}\n")
+        say(f"listening on http://{self.asked.host}:{port}")
+        async with server:
+            await server.serve_forever()
+
+    async def _client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+            while await self._request(reader, writer):
+                pass
+        writer.close()
+
+    async def _request(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+        first, *lines = head.split("\r\n")
+        method, target, _ = first.split(" ", 2)
+        headers = {k.lower(): v.strip() for k, _, v in (line.partition(":") for line in lines)}
+        body = await reader.readexactly(int(headers.get("content-length") or 0))
+        if self.asked.hang_health_after is not None and self.age > self.asked.hang_health_after:
+            await asyncio.sleep(86400)
+        path = target.partition("?")[0]
+        open_to_all = path in {"/health", "/fake"}
+        if self.key and not open_to_all and headers.get("authorization") != f"Bearer {self.key}":
+            await _send(writer, 401, _error("Invalid API Key", "authentication_error", 401))
+        elif self.age < self.asked.load_s:
+            await _send(writer, 503, _error("Loading model", "unavailable_error", 503))
+        elif method == "GET":
+            await self._get(path, writer)
+        else:
+            await self._post(path, body, reader, writer)
+        return headers.get("connection", "").lower() != "close"
+
+    async def _get(self, path: str, writer: asyncio.StreamWriter) -> None:
+        name = self.asked.alias
+        pages: dict[str, object] = {
+            "/health": {"status": "ok"},
+            "/props": {"total_slots": self.asked.slots, "model_alias": name},
+            "/v1/models": {"object": "list", "data": [{"id": name, "object": "model"}]},
+            "/fake": {
+                "running": self.running,
+                "waiting": self.waiting,
+                "served": self.served,
+                "disconnected": self.disconnected,
+            },
+        }
+        if path == "/metrics" and not self.asked.no_metrics:
+            page = (
+                "# TYPE llamacpp:requests_processing gauge\n"
+                f"llamacpp:requests_processing {self.running}\n"
+                "# TYPE llamacpp:requests_deferred gauge\n"
+                f"llamacpp:requests_deferred {self.waiting}\n"
+            )
+            await _send(writer, 200, page.encode(), kind="text/plain; version=0.0.4")
+        elif path in pages:
+            await _send(writer, 200, json.dumps(pages[path]).encode())
+        else:
+            await _send(writer, 404, _error("File Not Found", "not_found_error", 404))
+
+    async def _post(
+        self, path: str, body: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        if path not in {"/v1/chat/completions", "/v1/completions"}:
+            await _send(writer, 404, _error("File Not Found", "not_found_error", 404))
+            return
+        asked: dict[str, Any] = json.loads(body)
+        # A client that goes away is seen at once, not at the next write.
+        gone = asyncio.ensure_future(reader.read(1))
+        work = asyncio.ensure_future(self._answer(path, asked, writer))
+        await asyncio.wait({gone, work}, return_when=asyncio.FIRST_COMPLETED)
+        if work.done():
+            gone.cancel()
+            work.result()
+            self.served += 1
+            return
+        work.cancel()
+        with contextlib.suppress(asyncio.CancelledError, ConnectionError):
+            await work
+        self.disconnected += 1
+        raise ConnectionResetError
+
+    async def _answer(self, path: str, asked: dict[str, Any], writer: asyncio.StreamWriter) -> None:
+        chat = path.endswith("/chat/completions")
+        count = int(asked.get("max_tokens") or self.asked.tokens)
+        usage = {"prompt_tokens": 8, "completion_tokens": count, "total_tokens": 8 + count}
+        kind = "chat.completion" if chat else "text_completion"
+        base = {"id": "fake-1", "object": kind, "created": 0, "model": self.asked.alias}
+        async with self._slot():
+            if not asked.get("stream"):
+                text = "".join([token async for token in self._tokens(count)])
+                said = (
+                    {"message": {"role": "assistant", "content": text}} if chat else {"text": text}
+                )
+                choice = {"index": 0, "finish_reason": "stop", **said}
+                whole = {**base, "choices": [choice], "usage": usage}
+                await _send(writer, 200, json.dumps(whole).encode())
+                return
+            base["object"] = kind + ".chunk" if chat else kind
+            writer.write(
+                b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
+                b"Transfer-Encoding: chunked\r\n\r\n"
+            )
+            async for token in self._tokens(count):
+                said = {"delta": {"content": token}} if chat else {"text": token}
+                await _event(writer, {**base, "choices": [{"index": 0, **said}]})
+            last: dict[str, object] = {"delta": {}} if chat else {"text": ""}
+            await _event(
+                writer, {**base, "choices": [{"index": 0, "finish_reason": "stop", **last}]}
+            )
+            if (asked.get("stream_options") or {}).get("include_usage"):
+                await _event(writer, {**base, "choices": [], "usage": usage})
+            await _chunk(writer, b"data: [DONE]\n\n")
+            await _chunk(writer, b"")
+
+    @contextlib.asynccontextmanager
+    async def _slot(self) -> AsyncIterator[None]:
+        self.waiting += 1
+        try:
+            await self._free.acquire()
+        finally:
+            self.waiting -= 1
+        self.running += 1
+        try:
+            yield
+        finally:
+            self.running -= 1
+            self._free.release()
+
+    async def _tokens(self, count: int) -> AsyncIterator[str]:
+        for number in range(count):
+            await asyncio.sleep(1 / self.asked.tokens_per_s)
+            yield f"w{number} "
+
+
+async def _send(
+    writer: asyncio.StreamWriter, status: int, body: bytes, *, kind: str = "application/json"
+) -> None:
+    writer.write(
+        f"HTTP/1.1 {status} {_REASONS[status]}\r\nContent-Type: {kind}\r\n"
+        f"Content-Length: {len(body)}\r\n\r\n".encode()
+        + body
+    )
+    await writer.drain()
+
+
+async def _event(writer: asyncio.StreamWriter, event: object) -> None:
+    await _chunk(writer, f"data: {json.dumps(event)}\n\n".encode())
+
+
+async def _chunk(writer: asyncio.StreamWriter, content: bytes) -> None:
+    writer.write(b"%x\r\n%b\r\n" % (len(content), content))
+    await writer.drain()
+
+
+def _error(message: str, kind: str, code: int) -> bytes:
+    return json.dumps({"error": {"message": message, "type": kind, "code": code}}).encode()
+
+
+def say(line: str) -> None:
+    """To where engines write their logs."""
+    sys.stderr.write(line + "\n")
+    sys.stderr.flush()
+
+
+def leave(status: int) -> None:
+    """End at once, as an engine that crashes does."""
+    os._exit(status)
+
+
+def _bear_children(asked: argparse.Namespace) -> None:
+    sleeper = [sys.executable, "-S", "-c", "import signal; signal.pause()"]
+    pids = []
+    for number in range(asked.children + asked.stray_children):
+        child = subprocess.Popen(sleeper, start_new_session=number >= asked.children)
+        pids.append(child.pid)
+    if asked.children_file is not None:
+        asked.children_file.write_text(" ".join(map(str, pids)))
+
+
+async def _end_by_itself(asked: argparse.Namespace) -> None:
+    if asked.exit_after is None:
+        return
+    if asked.once_file is not None:
+        if asked.once_file.exists():
+            return
+        asked.once_file.touch()
+    await asyncio.sleep(asked.exit_after)
+    for line in asked.stderr:
+        say(line)
+    leave(asked.exit_code)
+
+
+async def _progress(asked: argparse.Namespace) -> None:
+    while asked.load_lines is not None:
+        await asyncio.sleep(asked.load_lines)
+        say("loading …")
+
+
+async def run(asked: argparse.Namespace) -> None:
+    """Serve until SIGTERM, or until a knob ends it."""
+    loop = asyncio.get_running_loop()
+    if asked.ignore_sigterm:
+        loop.add_signal_handler(signal.SIGTERM, lambda: say("SIGTERM ignored"))
+    else:
+        loop.add_signal_handler(signal.SIGTERM, lambda: leave(0))
+    _bear_children(asked)
+    key = os.environ.get("LLAMA_API_KEY") or os.environ.get("ROOST_ENGINE_API_KEY") or ""
+    engine = FakeEngine(asked=asked, key=key)
+    await asyncio.gather(engine.serve(), _end_by_itself(asked), _progress(asked))
+
+
+def main() -> None:
+    """The process."""
+    asyncio.run(run(knobs(sys.argv[1:])))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,367 @@
+"""Engines that misbehave, under a real agent process: `roost.testing.fake_engine` stands for
+llama-server.
+"""
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from agent.conftest import Story
+from agent.node import KEY, Node, free_port, shard
+from agent.wire_server import WireServer
+from roost.agent.supervise import procfs
+from roost.agent.supervise.kept import Kept, Shelf
+from roost.domain.replica import ReplicaState, ShardSpec
+
+Tell = Callable[[Story], None]
+
+
+@pytest.fixture
+def words(tmp_path: Path) -> tuple[str, ...]:
+    """The agent's, with the fake engine as its llama-server."""
+    script = tmp_path / "llama-server"
+    script.write_text(f'#!/bin/sh\nexec {sys.executable} -P -m roost.testing.fake_engine "$@"\n')
+    script.chmod(0o755)
+    return ("--join", "token-1", "--llama-server", str(script))
+
+
+def fake(placement: str = "p1", *args: str, **changes: object) -> ShardSpec:
+    return shard(placement, source="/models/none.gguf", args=args, **changes)
+
+
+def lives(pid: int) -> bool:
+    found = procfs.stat(pid)
+    return found is not None and found.lives
+
+
+def test_children_that_outlive_their_engine_are_gone_before_the_next_start(
+    tell: Tell, words: tuple[str, ...], tmp_path: Path
+) -> None:
+    async def story(server: WireServer, node: Node) -> None:
+        await node.start(*words)
+        file = tmp_path / "children"
+        spec = fake(
+            "p1", *("--children", "2", "--stray-children", "1", "--children-file", str(file))
+        )
+        await server.want(spec)
+        first = await server.state("p1", ReplicaState.READY)
+        children = [int(pid) for pid in file.read_text().split()]
+        assert len(children) == 3
+        assert all(lives(pid) for pid in children)
+        assert first.pid is not None
+        os.kill(first.pid, signal.SIGKILL)
+        await server.told(lambda s: s.restarts == 1 and s.state == ReplicaState.READY)
+        assert not any(lives(pid) for pid in children)
+        again = [int(pid) for pid in file.read_text().split()]
+        assert set(again).isdisjoint(children)
+        await server.want(stop=("p1",))
+        await server.state("p1", ReplicaState.STOPPED)
+        assert not any(lives(pid) for pid in again)
+        assert node.engines() == []
+
+    tell(story)
+
+
+def test_a_crash_loop_is_slow_names_its_cause_and_spares_the_others(
+    tell: Tell, words: tuple[str, ...]
+) -> None:
+    async def story(server: WireServer, node: Node) -> None:
+        await node.start(*words)
+        bad = fake(
+            "bad", "--exit-after", "0", "--exit-code", "3", "--stderr", "bad config key: sharding"
+        )
+        await server.want(bad, fake("good"))
+        failed = await server.told(lambda s: s.restarts >= 2, "bad")
+        assert failed.cause == "exit status 3: bad config key: sharding"
+        good = await server.state("good", ReplicaState.READY)
+        assert good.restarts == 0
+        # Another placement of the same model works: it is started at once, whatever the old one's
+        # delay.
+        await server.want(fake("good"), fake("fixed"), stop=("bad",))
+        await server.state("fixed", ReplicaState.READY)
+        await server.state("bad", ReplicaState.STOPPED)
+
+    tell(story)
+
+
+def test_exit_status_0_is_a_failure_and_the_engine_comes_back(
+    tell: Tell, words: tuple[str, ...], tmp_path: Path
+) -> None:
+    async def story(server: WireServer, node: Node) -> None:
+        await node.start(*words)
+        once = ("--exit-after", "0.3", "--exit-code", "0", "--once-file", str(tmp_path / "once"))
+        await server.want(fake("p1", *once))
+        back = await server.told(lambda s: s.restarts == 1 and s.state == ReplicaState.READY)
+        assert back.cause is not None
+        assert back.cause.startswith("ended by itself with exit status 0")
+
+    tell(story)
+
+
+@pytest.mark.parametrize("while_loading", [(), ("--refuse-while-loading",)])
+def test_a_load_longer_than_its_limit_of_silence_is_no_failure_while_it_shows_life(
+    tell: Tell, words: tuple[str, ...], while_loading: tuple[str, ...]
+) -> None:
+    async def story(server: WireServer, node: Node) -> None:
+        await node.start(*words)
+        args = ("--load-s", "4", "--load-lines", "0.2", *while_loading)
+        await server.want(fake("p1", *args, load_timeout_s=1.5))
+        state = ReplicaState.STARTING if while_loading else ReplicaState.LOADING
+        await server.state("p1", state)
+        ready = await server.state("p1", ReplicaState.READY)
+        assert ready.restarts == 0
+        assert ready.cause is None
+
+    tell(story)
+
+
+def test_an_engine_that_never_becomes_ready_is_given_up_with_its_last_state(
+    tell: Tell, words: tuple[str, ...]
+) -> None:
+    async def story(server: WireServer, node: Node) -> None:
+        await node.start(*words)
+        await server.want(fake("p1", "--load-s", "600", "--refuse-while-loading", load_timeout_s=1))
+        failed = await server.told(lambda s: s.restarts >= 1)
+        assert failed.cause == "not ready within 1 s of silence, last state: starting"
+
+    tell(story)
+
+
+def test_a_taken_port_is_told_and_another_one_is_used_at_once_without_a_restart(
+    tell: Tell, words: tuple[str, ...]
+) -> None:
+    async def story(server: WireServer, node: Node) -> None:
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            taken.listen()
+            port = taken.getsockname()[1]
+            await node.start(*words)
+            await server.want(fake("p1", port=port))
+            told_it = await server.told(lambda s: s.port_taken)
+            assert told_it.state is ReplicaState.FAILED
+            assert told_it.cause is not None
+            assert f"port {port}" in told_it.cause
+            other = free_port()
+            await server.want(fake("p1", port=other))
+            ready = await server.state("p1", ReplicaState.READY)
+        assert ready.port == other
+        assert ready.restarts == 0
+        assert not ready.port_taken
+
+    tell(story)
+
+
+def test_a_stop_drains_what_is_in_flight_and_the_stream_ends_whole(
+    tell: Tell, words: tuple[str, ...]
+) -> None:
+    async def story(server: WireServer, node: Node) -> None:
+        await node.start(*words)
+        spec = fake("p1", "--tokens-per-s", "10", drain_timeout_s=60)
+        await server.want(spec)
+        await server.state("p1", ReplicaState.READY)
+        url = f"http://127.0.0.1:{spec.port}/v1/chat/completions"
+        body = {"messages": [], "max_tokens": 30, "stream": True}
+        async with (
+            httpx2.AsyncClient(timeout=60) as http,
+            http.stream(
+                "POST", url, json=body, headers={"Authorization": f"Bearer {KEY}"}
+            ) as answer,
+        ):
+            lines = answer.aiter_lines()
+            await anext(lines)
+            await server.want(stop=("p1",))
+            await server.state("p1", ReplicaState.DRAINING)
+            rest = [line async for line in lines if line]
+        assert rest[-1] == "data: [DONE]"
+        await server.state("p1", ReplicaState.STOPPED)
+
+    tell(story)
+
+
+def test_an_engine_that_ignores_sigterm_is_killed_with_its_children(
+    tell: Tell, words: tuple[str, ...]
+) -> None:
+    async def story(server: WireServer, node: Node) -> None:
+        await node.start(*words)
+        await server.want(fake("p1", "--ignore-sigterm", "--children", "1"))
+        ready = await server.state("p1", ReplicaState.READY)
+        await server.want(stop=("p1",))
+        await server.state("p1", ReplicaState.STOPPED)
+        assert ready.pid is not None
+        assert not lives(ready.pid)
+        assert node.engines() == []
+
+    tell(story)
+
+
+def test_an_engine_whose_number_was_never_written_down_is_found_by_its_marks(
+    tell: Tell, words: tuple[str, ...]
+) -> None:
+    async def story(server: WireServer, node: Node) -> None:
+        await node.start(*words)
+        spec = fake("p1")
+        await server.want(spec)
+        ready = await server.state("p1", ReplicaState.READY)
+        await node.end(signal.SIGKILL)
+        # As if the agent had died between making the process and writing its number.
+        shelf = Shelf(node.directory / "agent" / "shards")
+        shelf.write(Kept(spec=spec, up=True, boot_id=procfs.boot_id(), starts=1))
+        await node.start(*words)
+        await server.next_report()
+        adopted = await server.state("p1", ReplicaState.READY)
+        assert (adopted.pid, adopted.restarts) == (ready.pid, 0)
+        # And as if the whole file had been lost.
+        await node.end(signal.SIGKILL)
+        shelf.remove("p1", 0)
+        await node.start(*words)
+        await server.next_report()
+        adopted = await server.state("p1", ReplicaState.READY)
+        assert adopted.pid == ready.pid
+        assert len(node.engines()) == 1
+
+    tell(story)
+
+
+def test_an_engine_that_ended_while_the_agent_was_away_is_started_again_and_the_status_is_unknown(
+    tell: Tell, words: tuple[str, ...]
+) -> None:
+    async def story(server: WireServer, node: Node) -> None:
+        await node.start(*words)
+        await server.want(fake("p1"))
+        ready = await server.state("p1", ReplicaState.READY)
+        await node.end(signal.SIGKILL)
+        assert ready.pid is not None
+        os.kill(ready.pid, signal.SIGKILL)
+        await node.start(*words)
+        back = await server.told(lambda s: s.restarts == 1 and s.state == ReplicaState.READY)
+        assert back.cause is not None
+        assert "exit status not known" in back.cause
+
+    tell(story)
+
+
+def test_an_adopted_engine_that_ends_is_seen_at_once_and_started_again(
+    tell: Tell, words: tuple[str, ...]
+) -> None:
+    async def story(server: WireServer, node: Node) -> None:
+        await node.start(*words)
+        await server.want(fake("p1"))
+        ready = await server.state("p1", ReplicaState.READY)
+        await node.end()
+        assert ready.pid is not None
+        assert lives(ready.pid)
+        await node.start(*words)
+        await server.next_report()
+        os.kill(ready.pid, signal.SIGKILL)
+        back = await server.told(lambda s: s.restarts == 1 and s.state == ReplicaState.READY)
+        assert back.pid != ready.pid
+        assert back.cause is not None
+        assert "exit status not known" in back.cause
+
+    tell(story)
+
+
+def test_engines_go_on_being_supervised_with_no_server_also_by_a_new_agent(
+    tell: Tell, words: tuple[str, ...]
+) -> None:
+    async def story(server: WireServer, node: Node) -> None:
+        await node.start(*words)
+        spec = fake("p1")
+        await server.want(spec)
+        ready = await server.state("p1", ReplicaState.READY)
+        server.mode = "reset"
+        await node.end()
+        assert ready.pid is not None
+        os.kill(ready.pid, signal.SIGKILL)
+        await node.start(*words)
+        url = f"http://127.0.0.1:{spec.port}/health"
+        async with httpx2.AsyncClient(timeout=5) as http, asyncio.timeout(60):
+            while True:
+                try:
+                    if (await http.get(url)).status_code == 200:
+                        break
+                except httpx2.HTTPError:
+                    await asyncio.sleep(0.1)
+        server.mode = "ok"
+        await server.told(lambda s: s.restarts == 1 and s.state == ReplicaState.READY)
+
+    tell(story)
+
+
+def test_what_nobody_speaks_of_is_left_running_and_reported_with_its_spec(
+    tell: Tell, words: tuple[str, ...]
+) -> None:
+    async def story(server: WireServer, node: Node) -> None:
+        await node.start(*words)
+        spec = fake("p1")
+        await server.want(spec)
+        ready = await server.state("p1", ReplicaState.READY)
+        await server.want()
+        orphan = await server.told(lambda s: s.spec is not None)
+        assert orphan.spec == spec
+        assert (orphan.pid, orphan.state) == (ready.pid, ReplicaState.READY)
+        # It stays one for the next agent, and the server may take it back.
+        await node.end(signal.SIGKILL)
+        await node.start(*words)
+        await server.next_report()
+        orphan = await server.told(lambda s: s.spec is not None)
+        assert (orphan.pid, orphan.state) == (ready.pid, ReplicaState.READY)
+        await server.want(spec)
+        adopted = await server.told(lambda s: s.spec is None)
+        assert adopted.pid == ready.pid
+
+    tell(story)
+
+
+def test_stop_engines_drains_and_stops_them_and_ends_with_0(
+    tell: Tell, words: tuple[str, ...]
+) -> None:
+    async def story(server: WireServer, node: Node) -> None:
+        await node.start(*words, "--stop-engines")
+        await server.want(fake("p1"), fake("p2"))
+        await server.state("p1", ReplicaState.READY)
+        await server.state("p2", ReplicaState.READY)
+        assert await node.end() == 0
+        assert node.engines() == []
+        assert {s.state for s in server.reports[-1].shards} == {ReplicaState.STOPPED}
+        # The desired state still has them: the next agent starts them before it has heard anything.
+        await node.start(*words)
+        await server.next_report()
+        await server.state("p1", ReplicaState.READY)
+
+    tell(story)
+
+
+def test_a_log_can_be_read_followed_and_asked_for_after_a_restart(
+    tell: Tell, words: tuple[str, ...], tmp_path: Path
+) -> None:
+    from roost.formats.agent_wire import LogOrder
+
+    async def story(server: WireServer, node: Node) -> None:
+        await node.start(*words)
+        args = ("--exit-after", "1", "--stderr", f"first run, {KEY}", "--once-file")
+        await server.want(fake("p1", *args, str(tmp_path / "once")))
+        await server.order(LogOrder(id="a", placement="p1", follow=True))
+        await server.told(lambda s: s.restarts == 1 and s.state == ReplicaState.READY)
+        await server.order(LogOrder(id="b", placement="p1", previous=True))
+        await server.order(LogOrder(id="c", placement="p1", tail_lines=1))
+        await server.order(LogOrder(id="d", placement="unknown"))
+        await server.until(lambda: {"b", "c", "d"} <= server.ended_logs or None)
+        assert b"first run, ***" in server.logs["b"]
+        assert server.logs["c"].count(b"\n") == 1
+        assert b"listening on" in server.logs["c"]
+        assert b"no shard" in server.logs["d"]
+        await server.until(lambda: server.logs["a"].count(b"listening on") == 2 or None)
+        assert b"started again" in server.logs["a"]
+        assert KEY.encode() not in b"".join(server.logs.values())
+        await server.want(stop=("p1",))
+        await server.until(lambda: "a" in server.ended_logs or None)
+
+    tell(story)

@@ -1,0 +1,464 @@
+from dataclasses import dataclass, field, replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from roost.domain.replica import ReplicaState
+from roost.reconcile.supervise import (
+    GRACE_S,
+    HUNG_AFTER_S,
+    LONGEST_DELAY_S,
+    SILENT_AFTER_S,
+    STABLE_AFTER_S,
+    Action,
+    Ended,
+    Forget,
+    Health,
+    Kill,
+    Life,
+    Limits,
+    Phase,
+    Seen,
+    Start,
+    Terminate,
+    delay,
+    failed,
+    hurried,
+    next_look,
+    started,
+    state_of,
+    step,
+)
+
+
+@dataclass
+class World:
+    """One engine and its machine, as dumb as possible: the shell's part, with made-up time."""
+
+    life: Life = field(default_factory=Life)
+    limits: Limits = field(default_factory=Limits)
+    now: float = 1000.0
+    wanted: bool = True
+    running: bool = False
+    others: int = 0
+    children: int = 0
+    """That every start makes and that outlive the first process."""
+    health: Health | None = None
+    ended: Ended | None = None
+    log_bytes: int = 0
+    in_flight: float | None = 0
+    deaf: bool = False
+    """Ignores SIGTERM."""
+    starts: list[float] = field(default_factory=list)
+    story: list[str] = field(default_factory=list)
+
+    def look(self, *, luck: float = 0.0) -> tuple[Action, ...]:
+        seen = Seen(
+            running=self.running,
+            others=() if self.running else tuple(range(100, 100 + self.others)),
+            ended=self.ended,
+            health=self.health if self.running else None,
+            log_bytes=self.log_bytes,
+            in_flight=self.in_flight if self.running else None,
+        )
+        self.life, actions = step(
+            self.life, seen, wanted=self.wanted, limits=self.limits, now=self.now, luck=luck
+        )
+        for action in actions:
+            self._do(action)
+        return actions
+
+    def _do(self, action: Action) -> None:
+        self.story.append(type(action).__name__)
+        match action:
+            case Start():
+                assert not self.running, "two engines for one shard"
+                assert self.others == 0, "started beside a process of the last run"
+                self.starts.append(self.now)
+                self.running, self.others, self.ended = True, self.children, None
+                self.health, self.log_bytes = Health.REFUSED, 0
+                self.life = started(self.life, now=self.now)
+            case Terminate():
+                if not self.deaf:
+                    self.running = False
+            case Kill():
+                self.running, self.others = False, 0
+            case Forget():
+                assert not self.running
+                assert self.others == 0
+
+    def crash(self, cause: str = "exit status 1", *, port_taken: bool = False) -> None:
+        self.running = False
+        self.ended = Ended(cause=cause, port_taken=port_taken)
+
+    def run_for(self, seconds: float) -> None:
+        """Look whenever the core asks for it."""
+        end = self.now + seconds
+        while self.now < end:
+            self.look()
+            self.now = min(end, self.now + next_look(self.life, now=self.now))
+        self.look()
+
+    def until_ready(self) -> "World":
+        self.look()
+        self.health = Health.READY
+        self.look()
+        assert self.life.phase is Phase.READY
+        return self
+
+    def state(self) -> ReplicaState:
+        return state_of(self.life, now=self.now)
+
+
+def test_an_engine_is_placed_then_starting_then_loading_then_ready() -> None:
+    world = World()
+    assert world.state() is ReplicaState.PLACED
+    world.look()
+    assert world.state() is ReplicaState.STARTING
+    world.health = Health.LOADING
+    world.look()
+    assert world.state() is ReplicaState.LOADING
+    world.health = Health.READY
+    world.look()
+    assert world.state() is ReplicaState.READY
+    assert world.life.restarts == 0
+    assert world.life.cause is None
+
+
+def test_a_load_of_many_minutes_is_no_failure_while_it_shows_life() -> None:
+    world = World(limits=Limits(load_timeout_s=15))
+    world.look()
+    world.health = Health.LOADING
+    for _ in range(40):
+        world.log_bytes += 10
+        world.run_for(10)
+    world.health = Health.READY
+    world.look()
+    assert world.state() is ReplicaState.READY
+    assert len(world.starts) == 1
+
+
+def test_a_silent_load_is_given_up_with_its_last_state_and_tried_again() -> None:
+    world = World(limits=Limits(load_timeout_s=15))
+    world.run_for(14)
+    assert len(world.starts) == 1
+    world.run_for(10)
+    assert world.life.cause == "not ready within 15 s of silence, last state: starting"
+    assert len(world.starts) == 2
+    assert world.story[:3] == ["Start", "Kill", "Start"]
+
+
+def test_the_bare_answer_loading_is_believed_for_three_limits() -> None:
+    world = World(limits=Limits(load_timeout_s=15))
+    world.look()
+    world.health = Health.LOADING
+    world.run_for(40)
+    assert len(world.starts) == 1
+    world.run_for(6)
+    assert world.life.cause == "not ready within 45 s of silence, last state: loading"
+
+
+def test_a_crash_is_followed_by_a_start_after_growing_delays() -> None:
+    world = World()
+    for _ in range(12):
+        world.look()
+        assert world.running
+        world.crash()
+        world.look()
+        assert world.state() is ReplicaState.FAILED
+        world.now = world.life.due
+    gaps = [b - a for a, b in zip(world.starts, world.starts[1:], strict=False)]
+    assert gaps == [1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300]
+    assert world.life.restarts == 11
+
+
+def test_a_crash_loop_of_ten_minutes_is_a_handful_of_starts() -> None:
+    world = World()
+    end = world.now + 600
+    while world.now < end:
+        world.look()
+        if world.running:
+            world.now += 2
+            world.crash()
+        else:
+            world.now += next_look(world.life, now=world.now)
+    assert 7 <= len(world.starts) <= 10
+
+
+def test_a_long_stable_run_makes_the_next_delay_the_shortest_again() -> None:
+    world = World()
+    for _ in range(6):
+        world.look()
+        world.crash()
+        world.look()
+        world.now = world.life.due
+    world.until_ready()
+    world.now += STABLE_AFTER_S
+    world.crash()
+    world.look()
+    assert world.life.due == world.now + 1
+    assert world.life.failures == 1
+
+
+def test_a_short_ready_spell_does_not_shorten_the_delay() -> None:
+    world = World()
+    for _ in range(4):
+        world.until_ready()
+        world.now += STABLE_AFTER_S - 1
+        world.crash()
+        world.look()
+        world.now = world.life.due
+    assert world.life.failures == 4
+
+
+def test_exit_status_0_of_an_engine_that_should_run_is_a_failure() -> None:
+    world = World().until_ready()
+    world.crash("ended by itself with exit status 0")
+    world.look()
+    assert world.state() is ReplicaState.FAILED
+    assert world.life.cause == "ended by itself with exit status 0"
+
+
+def test_a_taken_port_is_told_and_is_neither_a_failure_nor_a_restart() -> None:
+    world = World()
+    world.look()
+    world.crash("port 1 is taken", port_taken=True)
+    world.look()
+    assert world.life.port_taken
+    assert world.life.failures == 0
+    world.life = hurried(world.life, now=world.now)
+    world.look()
+    assert world.running
+    assert world.life.restarts == 0
+    assert not world.life.port_taken
+
+
+def test_a_survivor_of_the_last_run_is_killed_before_the_next_start() -> None:
+    world = World(children=2).until_ready()
+    world.crash()
+    world.run_for(5)
+    assert world.story == ["Start", "Kill", "Start"]
+
+
+def test_a_survivor_that_cannot_be_killed_keeps_the_engine_from_starting_and_is_named() -> None:
+    world = World().until_ready()
+    world.crash()
+    world.look()
+    for _ in range(100):
+        world.others = 1
+        world.now += next_look(world.life, now=world.now)
+        world.look()
+    assert len(world.starts) == 1
+    assert world.life.cause is not None
+    assert "cannot be ended by SIGKILL" in world.life.cause
+    assert "100" in world.life.cause
+    assert world.story.count("Kill") < 50
+    world.others = 0
+    world.run_for(2)
+    assert len(world.starts) == 2
+
+
+def test_a_ready_engine_that_falls_silent_leaves_routing_and_then_is_started_again() -> None:
+    world = World().until_ready()
+    world.health = Health.SILENT
+    world.run_for(SILENT_AFTER_S - 1)
+    assert world.state() is ReplicaState.READY
+    world.run_for(3)
+    assert world.state() is ReplicaState.STARTING
+    assert world.running
+    world.run_for(HUNG_AFTER_S)
+    assert world.story[:2] == ["Start", "Kill"]
+    assert world.life.restarts == 1
+
+
+def test_one_bad_answer_between_good_ones_changes_nothing() -> None:
+    world = World().until_ready()
+    for _ in range(20):
+        world.health = Health.BROKEN
+        world.run_for(10)
+        world.health = Health.READY
+        world.look()
+    assert world.story == ["Start"]
+    assert world.state() is ReplicaState.READY
+
+
+def test_a_stop_waits_for_what_is_in_flight_then_terminates() -> None:
+    world = World(in_flight=2).until_ready()
+    world.wanted = False
+    world.run_for(30)
+    assert world.state() is ReplicaState.DRAINING
+    assert world.running
+    world.in_flight = 0
+    world.run_for(3)
+    assert world.story == ["Start", "Terminate", "Forget"]
+    assert world.state() is ReplicaState.STOPPED
+
+
+def test_a_stop_does_not_wait_longer_than_the_drain_timeout() -> None:
+    world = World(in_flight=1, limits=Limits(drain_timeout_s=60)).until_ready()
+    world.wanted = False
+    world.run_for(59)
+    assert world.running
+    world.run_for(2)
+    assert world.story == ["Start", "Terminate", "Forget"]
+
+
+def test_what_is_in_flight_and_not_measured_is_waited_for_as_if_it_were_something() -> None:
+    world = World(in_flight=None, limits=Limits(drain_timeout_s=20)).until_ready()
+    world.wanted = False
+    world.run_for(19)
+    assert world.running
+    world.run_for(2)
+    assert not world.running
+
+
+def test_an_engine_that_ignores_sigterm_is_killed_after_the_grace() -> None:
+    world = World(deaf=True, children=1).until_ready()
+    world.wanted = False
+    world.run_for(2)
+    assert world.story == ["Start", "Terminate"]
+    world.run_for(GRACE_S - 1.5)
+    assert world.running
+    world.run_for(2)
+    assert world.story == ["Start", "Terminate", "Kill", "Forget"]
+
+
+def test_a_stop_of_an_engine_that_is_not_ready_does_not_drain() -> None:
+    world = World()
+    world.look()
+    world.wanted = False
+    world.look()
+    assert world.story == ["Start", "Terminate"]
+
+
+def test_a_stop_while_waiting_for_the_next_start_forgets_at_once() -> None:
+    world = World()
+    world.look()
+    world.crash()
+    world.look()
+    world.wanted = False
+    world.look()
+    assert world.story == ["Start", "Forget"]
+
+
+@given(failures=st.integers(1, 10_000), luck=st.floats(0, 1, exclude_max=True))
+def test_a_delay_is_within_a_quarter_of_its_doubling_and_never_over_five_minutes(
+    failures: int, luck: float
+) -> None:
+    whole = min(LONGEST_DELAY_S, 2.0 ** min(failures - 1, 20))
+    assert 0.75 * whole <= delay(failures, luck=luck) <= whole
+
+
+class Happening:
+    """What may happen to an engine between two looks."""
+
+    all = st.sampled_from(
+        [
+            "ready",
+            "loading",
+            "refused",
+            "silent",
+            "broken",
+            "crash",
+            "taken",
+            "log",
+            "busy",
+            "idle",
+            "unwanted",
+            "second",
+            "minute",
+            "long",
+            "escape",
+        ]
+    )
+
+
+def happen(world: World, what: str) -> None:
+    match what:
+        case "ready" | "loading" | "refused" | "silent" | "broken":
+            world.health = Health(what)
+        case "crash" | "taken":
+            if world.running:
+                world.crash(what, port_taken=what == "taken")
+        case "log":
+            world.log_bytes += 1
+        case "busy" | "idle":
+            world.in_flight = 1 if what == "busy" else 0
+        case "unwanted":
+            world.wanted = False
+        case "second" | "minute" | "long":
+            world.now += {"second": 1, "minute": 61, "long": 3600}[what]
+        case "escape":
+            # A process that nobody saw before turns up.
+            if not world.running and world.life.phase is not Phase.GONE:
+                world.others = 1
+
+
+@settings(max_examples=400)
+@given(
+    happenings=st.lists(Happening.all, max_size=60), children=st.integers(0, 2), deaf=st.booleans()
+)
+def test_whatever_happens_no_two_engines_run_and_a_stop_ends_everything(
+    happenings: list[str], children: int, deaf: bool
+) -> None:
+    world = World(children=children, deaf=deaf)
+    for what in happenings:
+        happen(world, what)
+        before = world.wanted
+        actions = world.look(luck=0.5)
+        for action in actions:
+            assert action.because
+            if isinstance(action, Terminate | Forget):
+                assert not before, "an engine that is wanted was stopped"
+        # `World._do` asserts that nothing lives at a start, and at the end.
+    world.wanted = False
+    world.in_flight = 1
+    world.run_for(200)
+    assert world.state() is ReplicaState.STOPPED
+    assert not world.running
+    assert world.others == 0
+
+
+@settings(max_examples=300)
+@given(happenings=st.lists(Happening.all, max_size=40), children=st.integers(0, 2))
+def test_looking_again_at_the_same_moment_soon_asks_for_nothing_more(
+    happenings: list[str], children: int
+) -> None:
+    world = World(children=children)
+    for what in happenings:
+        happen(world, what)
+        # Terminate, Kill, Start or Forget may follow each other at once, each time something
+        # changed.
+        asked = [bool(world.look()) for _ in range(5)]
+        assert not asked[-1]
+        settled = replace(world.life)
+        world.look()
+        assert world.life == settled
+
+
+@given(happenings=st.lists(Happening.all, max_size=60))
+def test_an_engine_that_recovers_is_ready_in_the_end(happenings: list[str]) -> None:
+    world = World()
+    for what in happenings:
+        if what != "unwanted":
+            happen(world, what)
+        world.look()
+    for _ in range(20):
+        world.run_for(LONGEST_DELAY_S)
+        if world.running:
+            world.health = Health.READY
+            world.look()
+    assert world.state() is ReplicaState.READY
+
+
+@pytest.mark.parametrize("phase", list(Phase))
+def test_every_phase_is_looked_at_again_and_has_a_word(phase: Phase) -> None:
+    life = replace(Life(), phase=phase, since=5, due=5)
+    assert next_look(life, now=6) > 0
+    assert state_of(life, now=6) in ReplicaState
+
+
+def test_a_failure_is_remembered_with_its_cause_through_the_next_start() -> None:
+    life = failed(Life(starts=1), Ended(cause="boom"), now=1, luck=0)
+    assert started(life, now=2).cause == "boom"
