@@ -68,7 +68,7 @@ def stream_chat(
         for event in _events(response):
             if event is None:
                 finished = True
-                break
+                continue  # to the end of the answer, or the gateway sees a client that left
             if "error" in event:
                 raise Unavailable(
                     f"the answer broke off: {event['error'].get('message', event['error'])}"

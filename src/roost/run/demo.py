@@ -19,7 +19,7 @@ from roost.run.up import directory_option
 MODEL: Final = "smollm2"
 MODEL_FILE: Final = "SmolLM2-135M-Instruct.Q4_1.gguf"
 KEY_NAME: Final = "demo"
-QUESTION: Final = "In one short sentence: what is a roost?"
+QUESTION: Final = "What is the capital of France?"
 CATALOG: Final = f"""\
 models:
 - name: {MODEL}
