@@ -38,7 +38,7 @@ def stream_chat(
     max_tokens: int,
     piece: Callable[[str], None] = lambda _: None,
 ) -> Answer:
-    """Ask and read to the end; `Unavailable` with the gateway's words if it refuses or breaks off."""
+    """Ask and read to the end; `Unavailable`, with its words, if it refuses or breaks off."""
     parts = urlsplit(gateway)
     connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=120)
     body = {

@@ -103,7 +103,7 @@ class Stack:
                 os.close(self._lock)
 
     def start(self) -> None:
-        """Start all three and return when each answers; `Unavailable` with the reason if one won't."""
+        """Start all three, return when each answers; `Unavailable` with the reason if one won't."""
         self._start_server()
         self._hand_out_token()
         self._start_agent()
