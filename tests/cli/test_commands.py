@@ -24,6 +24,16 @@ def test_cordon_sends_the_reason(api: FakeApi, run: Run) -> None:
     assert run("uncordon", "gpu-a").out == "gpu-a takes new replicas again\n"
 
 
+def test_drain_and_delete_are_done_to_a_node(api: FakeApi, run: Run) -> None:
+    api.answers["POST /api/v1/nodes/gpu-a/drain"] = {}
+    api.answers["DELETE /api/v1/nodes/gpu-a"] = b""
+    assert run("drain", "gpu-a").status == 0
+    assert json.loads(api.asked[0].body) == {"reason": None}
+    assert run("nodes", "delete", "gpu-a").out.startswith("gpu-a is forgotten")
+    assert run("nodes", "drain", "gpu-a", "-o", "json").json == {}
+    assert [asked.method for asked in api.asked] == ["POST", "DELETE", "POST"]
+
+
 def test_a_key_is_the_only_line_on_standard_output(api: FakeApi, run: Run) -> None:
     api.answers["POST /api/v1/keys"] = {"name": "laptop", "key": "roost-abc"}
     ran = run("keys", "create", "laptop")
@@ -78,10 +88,11 @@ def test_events_are_shown_newest_last(api: FakeApi, run: Run) -> None:
 
 
 def test_orphans_say_how_to_keep_them(api: FakeApi, run: Run) -> None:
-    orphan = {"replica": "m-0", "model": "m", "profile": "cpu", "state": "ready", "node": "n"}
-    api.answers["GET /api/v1/orphans"] = {"orphans": [{**orphan, "pid": 12}]}
+    orphan = {"replica": "m-0", "model": "m", "profile": "cpu", "placement": "p-1"}
+    shards = [{"rank": 0, "node": "n1"}, {"rank": 1, "node": "n2"}]
+    api.answers["GET /api/v1/orphans"] = {"orphans": [{**orphan, "shards": shards}]}
     lines = run("orphans").out.splitlines()
-    assert lines[1].split() == ["m-0", "m", "cpu", "ready", "n", "12", "-"]
+    assert lines[1].split() == ["m-0", "m", "cpu", "n1,n2", "p-1"]
     assert lines[2] == "to keep them: roost ctl apply -f a catalog with m"
 
 
@@ -310,7 +321,20 @@ def test_a_changed_model_is_not_ready_by_its_old_replicas(
         api, [row("ready"), row("draining"), row("pending"), row("ready")], change="changed"
     )
     assert run("apply", "-f", catalog, "--wait").status == 0
-    assert world.looks >= 4
+    # Three looks at what goes on, and two at least at what stays.
+    assert world.looks >= 5
+
+
+def test_a_replica_that_is_replaced_beside_its_successor_counts_once(
+    api: FakeApi, run: Run, catalog: str
+) -> None:
+    World(api, [row("ready")])
+    both = [row("ready"), {**row("ready"), "placement": "new"}]
+    api.answers["GET /api/v1/replicas"] = {"replicas": both}
+    api.answers["GET /api/v1/models"] = {"models": [{"model": "coder", "replicas": 2}]}
+    ran = run("apply", "-f", catalog, "--wait", "--timeout", "0")
+    assert ran.status == 6
+    assert "1 of 2 replicas ready" in ran.err
 
 
 def test_waiting_in_json_is_one_document(api: FakeApi, run: Run, catalog: str) -> None:

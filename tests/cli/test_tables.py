@@ -100,7 +100,9 @@ def test_json_is_what_the_api_said(api: FakeApi, run: Run) -> None:
         (["orphans"], "GET /api/v1/orphans", {"orphans": []}),
         (["delete", "m"], "DELETE /api/v1/models/m", {}),
         (["cordon", "n"], "POST /api/v1/nodes/n/cordon", {}),
+        (["drain", "n"], "POST /api/v1/nodes/n/drain", {}),
         (["uncordon", "n"], "POST /api/v1/nodes/n/uncordon", {}),
+        (["keys", "delete", "k"], "DELETE /api/v1/keys/k", {}),
         (["keys", "revoke", "k"], "DELETE /api/v1/keys/k", {}),
         (["token", "revoke", "t"], "DELETE /api/v1/tokens/t", {}),
     ):

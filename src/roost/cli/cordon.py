@@ -1,4 +1,4 @@
-"""`roost ctl cordon` and `uncordon`: keep new work off a node, and let it come again."""
+"""`roost ctl cordon`, `drain`, `uncordon`: keep work off a node, and let it come again."""
 
 import click
 
@@ -23,6 +23,24 @@ def cordon(run: Session, node: str, *, reason: str | None) -> None:
         run.json(answer)
         return
     say(f"{node} is cordoned: nothing new goes there (back: roost ctl uncordon {node})")
+
+
+@click.command("drain")
+@click.argument("node")
+@click.option("--reason", metavar="TEXT", help="Shown wherever the node is turned down.")
+@session
+def drain(run: Session, node: str, *, reason: str | None) -> None:
+    r"""Place nothing new on a node and move what runs there to others.
+
+    \b
+    Example:
+      roost ctl drain gpu-a --reason "new fans"
+    """
+    answer = run.client.post(f"/api/v1/nodes/{part(node)}/drain", {"reason": reason})
+    if run.as_json:
+        run.json(answer)
+        return
+    say(f"{node} is draining: its replicas move (watch: roost ctl node {node})")
 
 
 @click.command("uncordon")

@@ -72,3 +72,9 @@ def revoke(run: Session, name: str) -> None:
         run.json(answer)
         return
     say(f"key {name} is revoked")
+
+
+# By the word that other commands use for it, too.
+keys.add_command(
+    click.Command("delete", params=revoke.params, callback=revoke.callback, hidden=True)
+)

@@ -11,7 +11,7 @@ import click
 from roost.cli.client import part
 from roost.cli.output import clean, note
 from roost.cli.session import Session, session
-from roost.errors import Unavailable, Unreachable
+from roost.errors import Unavailable
 
 _AGAIN_S: Final = 1.0
 _GIVE_UP_S: Final = 60.0
@@ -57,16 +57,15 @@ def logs(run: Session, replica: str, *, follow: bool, tail: int, previous: bool,
 def _follow(run: Session, path: str, query: dict[str, int]) -> None:
     """Print as it comes; where the connection is lost, say so and go on from now."""
     lost_at: float | None = None
+    begun = False
     while True:
         try:
             # Silence is no failure: an engine without requests prints nothing for hours.
             with run.client.stream(path, query, timeout=None) as parts:
-                lost_at = None
+                begun, lost_at = True, None
                 _print(_lines(parts))
-        except (Unreachable, Unavailable):
-            if lost_at is None and query["tail"]:
-                raise
-            if lost_at is not None and time.monotonic() - lost_at > _GIVE_UP_S:
+        except Unavailable:
+            if not begun or (lost_at is not None and time.monotonic() - lost_at > _GIVE_UP_S):
                 raise
         if lost_at is None:
             lost_at = time.monotonic()

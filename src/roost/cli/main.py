@@ -27,6 +27,7 @@ CTL: Final = {
     "delete": Lazy("roost.cli.models:delete", "Stop serving a model and forget it."),
     "logs": Lazy("roost.cli.logs:logs", "What a replica's engine printed."),
     "cordon": Lazy("roost.cli.cordon:cordon", "Place nothing new on a node."),
+    "drain": Lazy("roost.cli.cordon:drain", "Move what is on a node to others."),
     "uncordon": Lazy("roost.cli.cordon:uncordon", "Place on a node again."),
     "keys": Lazy("roost.cli.keys:keys", "The gateway's keys: create, list, revoke."),
     "token": Lazy("roost.cli.token:token", "Tokens that let nodes join: create, list, revoke."),

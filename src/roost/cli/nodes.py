@@ -1,15 +1,17 @@
-"""`roost ctl nodes`: the fleet, a line a node."""
+"""`roost ctl nodes`: the fleet, a line a node; and what is done to one of them."""
 
 import click
 
 from roost.cli import room
+from roost.cli.client import part
+from roost.cli.cordon import cordon, drain, uncordon
 from roost.cli.output import say, say_table, span
 from roost.cli.session import Session, session
 
 COLUMNS = ("NAME", "STATUS", "MEM", "DISK", "GPUS", "AGE", "VERSION")
 
 
-@click.command("nodes")
+@click.group("nodes", invoke_without_command=True)
 @session
 def nodes(run: Session) -> None:
     r"""The fleet: what each node has left of what it has.
@@ -22,6 +24,8 @@ def nodes(run: Session) -> None:
       roost ctl nodes
       roost ctl nodes -o json >fleet.json    # for: roost plan --fleet fleet.json
     """
+    if click.get_current_context().invoked_subcommand:
+        return
     answer = run.client.get("/api/v1/nodes")
     if run.as_json:
         run.json(answer)
@@ -44,3 +48,27 @@ def nodes(run: Session) -> None:
             )
         )
     say_table(COLUMNS, rows)
+
+
+@nodes.command("delete")
+@click.argument("name")
+@session
+def delete(run: Session, name: str) -> None:
+    r"""Forget a node that is gone for good; what it ran is placed elsewhere.
+
+    A node that still reports is refused: stop its agent first.
+
+    \b
+    Example:
+      roost ctl nodes delete gpu-a
+    """
+    answer = run.client.delete(f"/api/v1/nodes/{part(name)}")
+    if run.as_json:
+        run.json(answer)
+        return
+    say(f"{name} is forgotten: what it ran is placed elsewhere")
+
+
+nodes.add_command(cordon)
+nodes.add_command(drain)
+nodes.add_command(uncordon)

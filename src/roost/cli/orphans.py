@@ -2,7 +2,7 @@
 
 import click
 
-from roost.cli.output import clean, say, say_table, seconds_since, span
+from roost.cli.output import clean, say, say_table
 from roost.cli.session import Session, session
 
 
@@ -27,16 +27,14 @@ def orphans(run: Session) -> None:
         say("no orphans: every engine that runs is wanted")
         return
     say_table(
-        ("REPLICA", "MODEL", "PROFILE", "STATE", "NODE", "PID", "SINCE"),
+        ("REPLICA", "MODEL", "PROFILE", "NODE", "PLACEMENT"),
         [
             (
                 orphan.get("replica"),
                 orphan.get("model"),
                 orphan.get("profile"),
-                orphan.get("state"),
-                orphan.get("node"),
-                None if orphan.get("pid") is None else str(orphan["pid"]),
-                span(seconds_since(orphan.get("since"))),
+                ",".join(str(shard.get("node")) for shard in orphan.get("shards") or ()),
+                orphan.get("placement"),
             )
             for orphan in found
         ],

@@ -53,5 +53,5 @@ def _row(replica: dict[str, Any]) -> tuple[str | None, ...]:
         count(replica.get("waiting")),
         None if kv is None else f"{kv * 100:.0f}%",
         span(seconds_since(replica.get("since"))),
-        replica.get("cause"),
+        replica.get("cause") or replica.get("because"),
     )

@@ -97,7 +97,7 @@ def list_tokens(run: Session) -> None:
         [
             (
                 made["id"],
-                str(made.get("uses_left", made.get("uses", "-"))),
+                str(made.get("uses", "-")),
                 clock(made.get("expires_at")),
             )
             for made in answer["tokens"]
@@ -120,3 +120,9 @@ def revoke(run: Session, token_id: str) -> None:
         run.json(answer)
         return
     say(f"token {token_id} is revoked")
+
+
+# By the word that other commands use for it, too.
+token.add_command(
+    click.Command("delete", params=revoke.params, callback=revoke.callback, hidden=True)
+)

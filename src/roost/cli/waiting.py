@@ -13,11 +13,13 @@ from roost.errors import Unreachable
 
 _EVERY_S: Final = 0.5
 _SETTLE_S: Final = 1.0
-"""A changed model's old replicas are still ready until the server has looked."""
+"""So long a changed model must stay ready: its old replicas are ready until the server has looked,
+and are replaced one after the other."""
 _HOPELESS_S: Final = 10.0
 """How long nothing may move while a replica fits nowhere, before that is the answer."""
 _RESTARTS: Final = 3
 """So many failed starts while waiting, and it keeps failing."""
+_OVER: Final = frozenset({"draining", "stopped", "lost"})
 _MOVING: Final = frozenset({"placed", "starting", "loading", "draining"})
 
 Json = Mapping[str, Any]
@@ -58,16 +60,25 @@ class _Look:
     @property
     def waiting(self) -> list[Json]:
         """Replicas that are not ready and are to be."""
-        return [r for r in self.rows if r["state"] not in ("ready", "draining", "stopped")]
+        return [row for row in self.rows if row["state"] not in _OVER and row["state"] != "ready"]
 
     @property
-    def done(self) -> bool:
-        ready = dict.fromkeys(self.wanted, 0)
-        for row in self.rows:
-            ready[row["model"]] += row["state"] == "ready"
-        return not self.waiting and all(
-            ready[model] >= wanted for model, wanted in self.wanted.items()
+    def ready(self) -> int:
+        """How many of the wanted replicas serve; one that is being replaced is there twice."""
+        return sum(min(len(self._ready(model)), wanted) for model, wanted in self.wanted.items())
+
+    def done(self, *, changed: frozenset[str]) -> bool:
+        """All are ready, and of a changed model nothing old is left."""
+        return (
+            not self.waiting
+            and self.ready == sum(self.wanted.values())
+            and not any(row["state"] == "draining" for row in self.rows if row["model"] in changed)
         )
+
+    def _ready(self, model: str) -> set[str]:
+        return {
+            row["replica"] for row in self.rows if row["model"] == model and row["state"] == "ready"
+        }
 
 
 def await_ready(
@@ -80,9 +91,9 @@ def await_ready(
     """Wait for every replica of the models that were applied."""
     started = time.monotonic()
     models = [str(change["model"]) for change in changes]
-    settle = _SETTLE_S if any(change["change"] == "changed" for change in changes) else 0.0
+    changed = frozenset(str(c["model"]) for c in changes if c["change"] == "changed")
     watch = _Watch(tell)
-    look: _Look | None = None
+    done_since: float | None = None
     while True:
         late = time.monotonic() - started
         try:
@@ -93,13 +104,13 @@ def await_ready(
                 raise
         else:
             watch.see(look)
-            if look.done and late >= min(settle, timeout):
-                took = f"after {late:.1f} s"
-                return Verdict(
-                    status=Status.READY,
-                    replicas=look.rows,
-                    lines=[f"{plural(len(look.rows), 'replica')} ready {took}"],
-                )
+            if not look.done(changed=changed):
+                done_since = None
+            elif done_since is None:
+                done_since = late
+            if done_since is not None and (not changed or late - done_since >= _SETTLE_S):
+                said = f"{plural(look.ready, 'replica')} ready after {done_since:.1f} s"
+                return Verdict(status=Status.READY, replicas=look.rows, lines=[said])
             if late >= timeout or watch.keeps_failing or watch.hopeless(client):
                 return _why_not(client, look, watch, late)
         time.sleep(max(0.01, min(_EVERY_S, timeout - late)))
@@ -206,9 +217,8 @@ def _lines(look: _Look, watch: _Watch, nowhere: Sequence[Json]) -> Iterator[str]
 
 
 def _sum(look: _Look, status: Status, late: float) -> str:
-    ready = sum(row["state"] == "ready" for row in look.rows)
     wanted = sum(look.wanted.values())
-    of = f"{ready} of {plural(wanted, 'replica')} ready after {late:.1f} s"
+    of = f"{look.ready} of {plural(wanted, 'replica')} ready after {late:.1f} s"
     reason = {
         Status.FAILED: "a replica keeps failing",
         Status.UNPLACEABLE: "a replica fits nowhere",
