@@ -23,15 +23,10 @@ class Kind(NamedTuple):
 class Room(NamedTuple):
     """How much of a kind is free on a node."""
 
-    of_class: int
-    """Free cards of the class."""
     usable: int
-    """Those of them that are large enough."""
+    """Free cards of the class that are large enough."""
     span: int
     """The most usable ones that may be in one NVLink domain."""
-
-
-NO_ROOM = Room(0, 0, 0)
 
 
 class Cards:
@@ -77,7 +72,6 @@ class Cards:
         if known is None:
             usable = self.of_kind(kind) & free
             known = self._rooms[key] = Room(
-                (self.of_class.get(kind.gpu_class, 0) & free).bit_count(),
                 usable.bit_count(),
                 nvlink.span(self._by_domain, self.unknown_domain, usable),
             )

@@ -11,7 +11,10 @@ from roost.domain.model import Model, ModelName
 from roost.domain.profile import ProfileName
 from roost.placement import bits, groups, ranking, remedies, why
 from roost.placement.decision import Outcome, Remedy, ShardPlacement, Tried
-from roost.placement.tried import Attempt
+from roost.placement.history import Moment
+from roost.placement.needs import Need
+from roost.placement.rows import Row
+from roost.placement.tried import Attempt, Trial
 from roost.placement.view import View, hcas_of
 
 
@@ -28,7 +31,9 @@ class Ask:
 class Placed:
     """A replica that has a place now; a `Decision`."""
 
+    __slots__ = ("_attempts", "_places", "fabric", "model", "order", "replica", "shards")
     outcome: Final = Outcome.PLACED
+    would_fit_if: Final[tuple[Remedy, ...]] = ()
 
     def __init__(
         self,
@@ -37,17 +42,16 @@ class Placed:
         attempts: tuple[Attempt, ...],
         places: tuple[int, ...],
         fabric: FabricName | None,
+        shards: tuple[ShardPlacement, ...],
     ) -> None:
         """The last of the attempts is the one that fits."""
         self.model: ModelName = ask.model.name
         self.replica = ask.index
         self.order = order
         self.fabric = fabric
-        self.would_fit_if: tuple[Remedy, ...] = ()
+        self.shards = shards
         self._attempts = attempts
         self._places = places
-        used = attempts[-1]
-        self.shards = tuple(_shard(rank, place, used, fabric) for rank, place in enumerate(places))
 
     @property
     def profile(self) -> ProfileName:
@@ -59,18 +63,19 @@ class Placed:
         """By priority, down to the profile used."""
         return self._attempts
 
-    @cached_property
+    @property
     def why(self) -> str:
         """What it won by, and the runner-up."""
-        return why.placed(self._attempts[-1], self._places, self.fabric)
+        return why.placed(self._attempts[-1].trial, self._places, self.fabric)
 
-    @cached_property
+    @property
     def allocations(self) -> tuple[Allocation, ...]:
         """What it is to hold, one allocation a node, by rank."""
         profile = self._attempts[-1].need.profile
+        replica = replica_name(self.model, self.replica)
         return tuple(
             Allocation(
-                replica=replica_name(self.model, self.replica),
+                replica=replica,
                 node=shard.node,
                 model=self.model,
                 index=self.replica,
@@ -90,29 +95,35 @@ class Refusal:
     def __init__(self, attempts: tuple[Attempt, ...]) -> None:
         self.attempts = attempts
 
+    @property
+    def trials(self) -> tuple[Trial, ...]:
+        """The sets of nodes once more."""
+        return tuple(attempt.trial for attempt in self.attempts)
+
     @cached_property
     def why(self) -> str:
         """What is nearest to fitting."""
-        return why.unplaceable(self.attempts, self.would_fit_if)
+        return why.unplaceable(self.trials, self.would_fit_if)
 
     @cached_property
     def would_fit_if(self) -> Sequence[Remedy]:
         """Smallest first, at most five."""
-        return remedies.remedies(self.attempts)
+        return remedies.remedies(self.trials)
 
 
 class Unplaceable:
     """A replica for which no profile fits; a `Decision`."""
 
+    __slots__ = ("model", "order", "refusal", "replica")
     outcome: Final = Outcome.UNPLACEABLE
+    profile: Final[ProfileName | None] = None
+    fabric: Final[FabricName | None] = None
+    shards: Final[tuple[ShardPlacement, ...]] = ()
 
     def __init__(self, ask: Ask, order: int, refusal: Refusal) -> None:
         self.model: ModelName = ask.model.name
         self.replica = ask.index
         self.order = order
-        self.profile: ProfileName | None = None
-        self.fabric: FabricName | None = None
-        self.shards: tuple[ShardPlacement, ...] = ()
         self.refusal = refusal
 
     @property
@@ -134,34 +145,43 @@ class Unplaceable:
 Answer: TypeAlias = Placed | Unplaceable
 
 
-def decide(ask: Ask, view: View, *, order: int = 1) -> Answer:
-    """Place one replica of a model of the view's catalog, or say why not; what runs never moves."""
+def decide(ask: Ask, view: View, *, order: int = 1, moment: Moment | None = None) -> Answer:
+    """Place one replica of a model of the view's catalog, or say why not; what runs never moves.
+
+    The answer refers to `view` for what is read later, or to `moment` if that is given.
+    """
     attempts: tuple[Attempt, ...] = ()
     for need in view.needs.by_model[ask.model.name]:
-        attempt = Attempt(need, view)
-        attempts = (*attempts, attempt)
-        if not attempt.fitting:
-            continue
-        if need.nodes == 1:
-            place = ranking.best(need, view, attempt.fitting)
-            return Placed(ask, order, attempts, (place,), None)
-        chosen = attempt.enough[0]
-        places = tuple(groups.emptiest(need, view, chosen.nodes))
-        return Placed(ask, order, attempts, places, chosen.fabric)
+        trial = Trial(need, view)
+        attempts = (*attempts, Attempt(trial, view if moment is None else moment))
+        if trial.fitting:
+            return _placed(ask, order, attempts, trial)
     return Unplaceable(ask, order, Refusal(attempts))
 
 
-def _shard(rank: int, place: int, attempt: Attempt, fabric: FabricName | None) -> ShardPlacement:
-    row, need = attempt.view.row(place), attempt.need
+def _placed(ask: Ask, order: int, attempts: tuple[Attempt, ...], trial: Trial) -> Placed:
+    need, view = trial.need, trial.view
+    fabric: FabricName | None = None
+    if need.nodes == 1:
+        places: tuple[int, ...] = (ranking.best(need, view, trial.fitting),)
+    else:
+        chosen = trial.enough[0]
+        fabric = chosen.fabric
+        places = tuple(groups.emptiest(need, view, chosen.nodes))
+    shards = tuple(
+        [_shard(rank, need, view.row(place), fabric) for rank, place in enumerate(places)]
+    )
+    return Placed(ask, order, attempts, places, fabric, shards)
+
+
+def _shard(rank: int, need: Need, row: Row, fabric: FabricName | None) -> ShardPlacement:
     gpus: tuple[int, ...] = ()
     uuids: tuple[GpuUuid, ...] = ()
     if row.cards is not None and need.kind is not None:
-        chosen = [
-            row.gpus[position]
-            for position in bits.members(row.cards.choose(need.kind, row.free, need.cards))
-        ]
-        gpus = tuple(gpu.index for gpu in chosen)
-        uuids = tuple(gpu.uuid for gpu in chosen if gpu.uuid is not None)
+        positions = bits.members(row.cards.choose(need.kind, row.free, need.cards))
+        chosen = [row.gpus[position] for position in positions]
+        gpus = tuple([gpu.index for gpu in chosen])
+        uuids = tuple([gpu.uuid for gpu in chosen if gpu.uuid is not None])
     return ShardPlacement(
         rank=rank,
         node=row.node.name,

@@ -7,6 +7,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Hashable, Iterable
 from typing import Any
 
+from roost.domain.gpu import GpuClass
 from roost.placement.cards import Cards
 from roost.placement.needs import (
     ON_A_FABRIC,
@@ -41,9 +42,43 @@ class Facet:
         return known
 
 
-def lasting(needs: Needs) -> tuple[Facet, ...]:
-    """What nodes are, whatever happens on them."""
+class Rules:
+    """All that follows from a row, for one catalog."""
 
+    __slots__ = ("held", "lasting", "on_cpu", "present", "states")
+
+    def __init__(self, needs: Needs) -> None:
+        self.lasting = _lasting(needs)
+        """What a node is."""
+        self.states = (
+            Facet(lambda row: row.node.ready, lambda ready: (READY,) if ready else ()),
+            Facet(is_open, lambda is_open: (OPEN,) if is_open else ()),
+        )
+        """What is said of it."""
+        self.held = _held(needs)
+        """What is left of it."""
+        self.present = self.states + self.held
+        self.on_cpu = needs.on_cpu
+
+    def cpu_replicas(self, row: Row) -> int:
+        """By which CPU replicas are spread; nobody asks where no profile runs on the CPU."""
+        return row.cpu_replicas if self.on_cpu else 0
+
+    def memory_left(self, row: Row) -> int:
+        """More is better, and 0 is "not known"; nobody asks where no profile runs on the CPU."""
+        if not self.on_cpu or row.memory_left is None:
+            return 0
+        return max(0, row.memory_left) + 1
+
+
+def free_of_class(row: Row, gpu_class: GpuClass) -> int:
+    """How many cards of a class are free."""
+    if row.cards is None:
+        return 0
+    return (row.cards.of_class.get(gpu_class, 0) & row.free).bit_count()
+
+
+def _lasting(needs: Needs) -> tuple[Facet, ...]:
     def labels(row: Row) -> Hashable:
         carried = row.node.facts.labels
         return tuple(
@@ -79,9 +114,7 @@ def lasting(needs: Needs) -> tuple[Facet, ...]:
     )
 
 
-def present(needs: Needs) -> tuple[Facet, ...]:
-    """What of a node can be used now."""
-
+def _held(needs: Needs) -> tuple[Facet, ...]:
     def free(value: tuple[Cards | None, int, bool]) -> Iterable[int]:
         cards, free, partly_used = value
         if partly_used:
@@ -94,8 +127,6 @@ def present(needs: Needs) -> tuple[Facet, ...]:
             yield from (number for count, number in sets.one_domain.items() if room.span >= count)
 
     return (
-        Facet(lambda row: row.node.ready, lambda ready: (READY,) if ready else ()),
-        Facet(is_open, lambda is_open: (OPEN,) if is_open else ()),
         _reaches(lambda row: row.memory_left, needs.memory),
         _reaches(lambda row: row.disk_room, needs.disk),
         Facet(lambda row: (row.cards, row.free, bool(row.taken)), free),

@@ -10,8 +10,10 @@ from roost.domain.fabric import FabricName
 from roost.domain.fleet import Fleet
 from roost.domain.model import Catalog, Model, ModelName
 from roost.domain.profile import ProfileName
+from roost.placement import events
 from roost.placement.decide import Ask, Placed, Unplaceable, decide
 from roost.placement.decision import Decision, Outcome, Remedy, ShardPlacement, Tried
+from roost.placement.history import History
 from roost.placement.index import Index
 from roost.placement.view import View
 
@@ -65,8 +67,8 @@ def plan(catalog: Catalog, fleet: Fleet) -> tuple[Decision, ...]:
 
     In catalog order; `order` says in which order they were decided.
     """
-    index = Index(catalog, fleet)
-    start = index.view
+    start = view = Index(catalog, fleet).view
+    history = History(start)
     held = held_by_replica(fleet.allocations)
     asks = [[Ask(model, number) for number in range(model.replicas)] for model in catalog.models]
     decided: dict[Ask, Decision] = {}
@@ -83,10 +85,11 @@ def plan(catalog: Catalog, fleet: Fleet) -> tuple[Decision, ...]:
                 # Nothing was placed since another replica of this model was refused.
                 decided[ask] = Unplaceable(ask, order, refused.refusal)
                 continue
-            answer = decided[ask] = decide(ask, index.view, order=order)
+            answer = decided[ask] = decide(ask, view, order=order, moment=history.now())
             if isinstance(answer, Placed):
                 for hold in answer.allocations:
-                    index.allocate(hold)
+                    view = events.allocated(view, hold)
+                    history.held(hold, view)
             else:
                 refused = answer
     return tuple(decided[ask] for ask in chain.from_iterable(asks))

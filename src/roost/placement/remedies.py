@@ -13,7 +13,7 @@ from roost.placement import bits, filters, groups
 from roost.placement.decision import Change, Remedy
 from roost.placement.needs import ON_A_FABRIC, OPEN, READY, Need
 from roost.placement.rows import Disk, Row, roomiest_disk
-from roost.placement.tried import Attempt
+from roost.placement.tried import Trial
 from roost.placement.view import View
 
 MOST: Final = 5
@@ -34,14 +34,14 @@ Remedies: TypeAlias = Callable[[Need, Row], Iterator[tuple[int, Remedy]]]
 """What could be done about one filter on one node: how much of it, and the remedy."""
 
 
-def remedies(attempts: Sequence[Attempt]) -> tuple[Remedy, ...]:
+def remedies(trials: Sequence[Trial]) -> tuple[Remedy, ...]:
     """Smallest first, at most five."""
     found: list[Found] = []
-    for number, attempt in enumerate(attempts):
-        if attempt.need.nodes == 1:
-            found += _on_nodes(number, attempt, attempt.view.lasting.every)
+    for number, trial in enumerate(trials):
+        if trial.need.nodes == 1:
+            found += _on_nodes(number, trial, trial.view.lasting.every)
         else:
-            found += _on_fabrics(number, attempt)
+            found += _on_fabrics(number, trial)
     chosen: dict[tuple[Change, str, FabricName | None], Remedy] = {}
     for _, _, node, _, remedy in sorted(found, key=lambda found: found[:4]):
         # The same change on the same node for another profile may be larger; the smaller is enough.
@@ -51,15 +51,15 @@ def remedies(attempts: Sequence[Attempt]) -> tuple[Remedy, ...]:
     return tuple(chosen.values())
 
 
-def _on_fabrics(number: int, attempt: Attempt) -> Iterator[Found]:
+def _on_fabrics(number: int, trial: Trial) -> Iterator[Found]:
     """A group that lacks one node: another node of that fabric, or one more on it."""
-    need, view = attempt.need, attempt.view
+    need, view = trial.need, trial.view
     elsewhere, _ = _but_one(need, view)
-    for fabric, passing in groups.candidates(view, attempt.passing):
+    for fabric, passing in groups.candidates(view, trial.passing):
         if passing.bit_count() != need.nodes - 1:
             continue
         here = view.lasting.fabrics[fabric]
-        yield from _on_nodes(number, attempt, here)
+        yield from _on_nodes(number, trial, here)
         joinable = elsewhere & ~here
         for place in bits.members(bits.first(joinable, MOST)):
             row = view.row(place)
@@ -83,9 +83,9 @@ def _join(row: Row, fabric: FabricName) -> Remedy:
     )
 
 
-def _on_nodes(number: int, attempt: Attempt, among: int) -> Iterator[Found]:
+def _on_nodes(number: int, trial: Trial, among: int) -> Iterator[Found]:
     """Remedies for those of `among` that a single filter stops."""
-    need, view = attempt.need, attempt.view
+    need, view = trial.need, trial.view
     _, stopped = _but_one(need, view)
     for remedies_for, nodes in stopped:
         yield from _smallest(number, need, view, nodes & among, remedies_for)

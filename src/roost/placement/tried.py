@@ -1,7 +1,6 @@
 """What became of one profile on every node; what costs something is worked out when it is read."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
 from itertools import islice
 from typing import overload
 
@@ -9,12 +8,15 @@ from roost.domain.profile import ProfileName
 from roost.domain.reasons import Code
 from roost.placement import bits, filters, groups
 from roost.placement.decision import FabricCount, Rejection
+from roost.placement.history import Moment, view_at
 from roost.placement.needs import Need
 from roost.placement.view import View
 
 
-class Attempt:
-    """One profile tried on one view; a `Tried`."""
+class Trial:
+    """One profile on one view, as sets of nodes."""
+
+    __slots__ = ("enough", "fitting", "need", "passing", "view")
 
     def __init__(self, need: Need, view: View) -> None:
         self.need = need
@@ -29,32 +31,7 @@ class Attempt:
             self.fitting = groups.fitting(self.enough)
 
     @property
-    def profile(self) -> ProfileName:
-        """Which profile."""
-        return self.need.profile.name
-
-    @property
-    def fits(self) -> bool:
-        """Whether there is room for it."""
-        return bool(self.fitting)
-
-    @property
-    def considered(self) -> int:
-        """All nodes of the fleet."""
-        return self.view.size
-
-    @property
-    def fit(self) -> int:
-        """Nodes that could be chosen."""
-        return self.fitting.bit_count()
-
-    @cached_property
-    def counts(self) -> Mapping[Code, int]:
-        """Each rejected node charged to the first of its reasons."""
-        return filters.counts(self.need, self.view, self.fitting)
-
-    @cached_property
-    def fabrics(self) -> Sequence[FabricCount]:
+    def fabrics(self) -> tuple[FabricCount, ...]:
         """Every fabric of the fleet; none for a replica on one node."""
         if self.need.nodes == 1:
             return ()
@@ -65,19 +42,55 @@ class Attempt:
             for found in groups.candidates(self.view, self.passing)
         )
 
-    @cached_property
-    def rejected(self) -> Sequence[Rejection]:
+
+class Attempt:
+    """A trial's outcome, and the moment at which it can be had again; a `Tried`."""
+
+    __slots__ = ("_moment", "considered", "counts", "fit", "need")
+
+    def __init__(self, trial: Trial, moment: Moment) -> None:
+        need, view = trial.need, trial.view
+        self.need = need
+        self._moment = moment
+        self.considered = view.size
+        self.fit = trial.fitting.bit_count()
+        self.counts: Mapping[Code, int] = filters.counts(need, view, trial.fitting)
+
+    @property
+    def profile(self) -> ProfileName:
+        """Which profile."""
+        return self.need.profile.name
+
+    @property
+    def fits(self) -> bool:
+        """Whether there is room for it."""
+        return self.fit > 0
+
+    @property
+    def trial(self) -> Trial:
+        """The sets of nodes once more."""
+        return Trial(self.need, view_at(self._moment))
+
+    @property
+    def fabrics(self) -> Sequence[FabricCount]:
+        """Every fabric of the fleet; none for a replica on one node."""
+        return () if self.need.nodes == 1 else self.trial.fabrics
+
+    @property
+    def rejected(self) -> "Rejections":
         """By node name."""
-        return Rejections(self)
+        return Rejections(self.trial)
 
 
 class Rejections(Sequence[Rejection]):
     """The nodes turned down; a row is made when it is read, and costs what that row costs."""
 
-    def __init__(self, attempt: Attempt) -> None:
-        self._attempt = attempt
-        self._nodes = attempt.view.lasting.every ^ attempt.fitting
-        self._fabrics = {count.fabric: count for count in attempt.fabrics}
+    __slots__ = ("_fabrics", "_nodes", "_trial")
+
+    def __init__(self, trial: Trial) -> None:
+        self._trial = trial
+        self._nodes = trial.view.lasting.every ^ trial.fitting
+        self._fabrics = {count.fabric: count for count in trial.fabrics}
 
     def __len__(self) -> int:
         return self._nodes.bit_count()
@@ -90,19 +103,20 @@ class Rejections(Sequence[Rejection]):
         if isinstance(at, slice):
             start, stop, step = at.indices(len(self))
             if step != 1:
-                return tuple(self[place] for place in range(start, stop, step))
+                return tuple(self)[at]
             return tuple(map(self._row, islice(bits.members(self._nodes), start, stop)))
         if at < 0:
             at += len(self)
-        for place in islice(bits.members(self._nodes), max(0, at), at + 1):
-            return self._row(place)
-        raise IndexError("no such row")
+        if at >= 0:
+            for place in islice(bits.members(self._nodes), at, at + 1):
+                return self._row(place)
+        raise IndexError("there are not so many rejected nodes")
 
     def __iter__(self) -> Iterator[Rejection]:
         return map(self._row, bits.members(self._nodes))
 
     def _row(self, place: int) -> Rejection:
-        row = self._attempt.view.row(place)
+        row = self._trial.view.row(place)
         return Rejection(
-            node=row.node.name, reasons=filters.against(self._attempt.need, row, self._fabrics)
+            node=row.node.name, reasons=filters.against(self._trial.need, row, self._fabrics)
         )

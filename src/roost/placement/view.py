@@ -6,6 +6,7 @@ from roost.domain.fabric import FabricName, HcaName
 from roost.domain.model import Model
 from roost.domain.node import NodeName
 from roost.placement import slices
+from roost.placement.facets import Rules
 from roost.placement.needs import ON_A_FABRIC, Need, Needs
 from roost.placement.rows import Row
 from roost.placement.slices import Slices
@@ -23,7 +24,7 @@ class Lasting:
     __slots__ = ("_ever", "_passing", "_scarcity", "every", "fabrics", "needs", "sets")
 
     def __init__(
-        self, needs: Needs, every: int, sets: list[int], fabrics: dict[FabricName, int]
+        self, needs: Needs, every: int, sets: tuple[int, ...], fabrics: dict[FabricName, int]
     ) -> None:
         self.needs = needs
         self.every = every
@@ -85,18 +86,20 @@ class Lasting:
 class View:
     """All nodes by name: bit and place `i` of every set and sequence are the `i`-th node."""
 
-    __slots__ = ("lasting", "needs", "numbers", "places", "present", "rows")
+    __slots__ = ("lasting", "needs", "numbers", "places", "present", "rows", "rules")
 
     def __init__(
         self,
         needs: Needs,
+        rules: Rules,
         places: dict[NodeName, int],
         rows: tuple[tuple[Row, ...], ...],
         lasting: Lasting,
-        present: list[int],
-        numbers: list[Slices],
+        present: tuple[int, ...],
+        numbers: tuple[Slices, ...],
     ) -> None:
         self.needs = needs
+        self.rules = rules
         self.places = places
         self.rows = rows
         self.lasting = lasting

@@ -7,49 +7,49 @@ from roost.domain.units import has_gb
 from roost.placement import bits, filters, ranking, slices
 from roost.placement.decision import Remedy
 from roost.placement.needs import CPU_REPLICAS, Need
-from roost.placement.tried import Attempt
+from roost.placement.tried import Trial
 from roost.placement.view import View
 
 
-def placed(attempt: Attempt, places: tuple[int, ...], fabric: FabricName | None) -> str:
+def placed(trial: Trial, places: tuple[int, ...], fabric: FabricName | None) -> str:
     """What the place was won by, and who would have been next."""
-    won = _one_node(attempt, places[0]) if fabric is None else _several(attempt, places)
-    spans = _spans(attempt, places)
+    won = _one_node(trial, places[0]) if fabric is None else _several(trial, places)
+    spans = _spans(trial, places)
     return f"{won}; {spans}" if spans else won
 
 
-def unplaceable(attempts: Sequence[Attempt], would_fit_if: Sequence[Remedy]) -> str:
+def unplaceable(trials: Sequence[Trial], would_fit_if: Sequence[Remedy]) -> str:
     """What is nearest to fitting."""
-    if not attempts:
+    if not trials:
         return "no profile fits: the model has none"
-    if not attempts[0].view.size:
+    if not trials[0].view.size:
         return "no profile fits: the fleet has no nodes"
     if would_fit_if and (node := would_fit_if[0].node) is not None:
-        place = attempts[0].view.places[node]
-        return f"no profile fits: nearest is {_nearest(attempts, place)}"
-    for attempt in attempts:
-        if attempt.fabrics:
-            return f"no profile fits: {max(attempt.fabrics, key=lambda f: f.eligible).message}"
-    return f"no profile fits: nearest is {_nearest(attempts, _furthest(attempts[0]))}"
+        place = trials[0].view.places[node]
+        return f"no profile fits: nearest is {_nearest(trials, place)}"
+    for trial in trials:
+        if trial.fabrics:
+            return f"no profile fits: {max(trial.fabrics, key=lambda f: f.eligible).message}"
+    return f"no profile fits: nearest is {_nearest(trials, _furthest(trials[0]))}"
 
 
-def _furthest(attempt: Attempt) -> int:
+def _furthest(trial: Trial) -> int:
     """The place of a node that gets through as many filters, in their order, as any does."""
-    left = attempt.view.lasting.every
-    for _, through in filters.stages(attempt.need, attempt.view):
+    left = trial.view.lasting.every
+    for _, through in filters.stages(trial.need, trial.view):
         if not left & through:
             break
         left &= through
     return bits.lowest(left)
 
 
-def _nearest(attempts: Sequence[Attempt], place: int) -> str:
+def _nearest(trials: Sequence[Trial], place: int) -> str:
     """The node, and the least that is said against it by any profile."""
-    row = attempts[0].view.row(place)
+    row = trials[0].view.row(place)
     against = min(
         (
-            filters.against(attempt.need, row, {count.fabric: count for count in attempt.fabrics})
-            for attempt in attempts
+            filters.against(trial.need, row, {count.fabric: count for count in trial.fabrics})
+            for trial in trials
         ),
         key=len,
     )
@@ -57,9 +57,9 @@ def _nearest(attempts: Sequence[Attempt], place: int) -> str:
     return f"{row.node.name}, {told}"
 
 
-def _one_node(attempt: Attempt, winner: int) -> str:
-    need, view = attempt.need, attempt.view
-    others = attempt.fitting ^ (1 << winner)
+def _one_node(trial: Trial, winner: int) -> str:
+    need, view = trial.need, trial.view
+    others = trial.fitting ^ (1 << winner)
     if not others:
         return "the only node that fits"
     second = ranking.best(need, view, others)
@@ -126,11 +126,11 @@ _TOLD: Mapping[ranking.Criterion, Callable[[Need, View, int, int], tuple[str, st
 }
 
 
-def _several(attempt: Attempt, places: tuple[int, ...]) -> str:
-    chosen, *others = attempt.enough
+def _several(trial: Trial, places: tuple[int, ...]) -> str:
+    chosen, *others = trial.enough
     has = chosen.nodes.bit_count()
     if not others:
-        won = f"{chosen.fabric} is the only fabric with {attempt.need.nodes} nodes that fit ({has})"
+        won = f"{chosen.fabric} is the only fabric with {trial.need.nodes} nodes that fit ({has})"
     elif (then := others[0].nodes.bit_count()) != has:
         won = f"fewest nodes that fit on {chosen.fabric} ({has}); next {others[0].fabric} ({then})"
     else:
@@ -138,9 +138,9 @@ def _several(attempt: Attempt, places: tuple[int, ...]) -> str:
     left = chosen.nodes
     for place in places:
         left ^= 1 << place
-    if not left or attempt.need.kind is None:
+    if not left or trial.need.kind is None:
         return won
-    view, free = attempt.view, attempt.view.numbers[attempt.need.free_of_class]
+    view, free = trial.view, trial.view.numbers[trial.need.free_of_class]
     last = slices.at(free, places[-1])
     second = bits.lowest(slices.most(free, left))
     name = view.row(second).node.name
@@ -149,9 +149,9 @@ def _several(attempt: Attempt, places: tuple[int, ...]) -> str:
     )
 
 
-def _spans(attempt: Attempt, places: tuple[int, ...]) -> str:
+def _spans(trial: Trial, places: tuple[int, ...]) -> str:
     """That a group is known to be in several NVLink domains, or may be."""
-    need, view = attempt.need, attempt.view
+    need, view = trial.need, trial.view
     if need.kind is None or need.cards == 1:
         return ""
     told = []
