@@ -1,0 +1,217 @@
+"""`roost server`: the control plane alone, on one port."""
+
+import asyncio
+import contextlib
+import gc
+import ipaddress
+import json
+import signal
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import click
+import structlog
+import uvicorn
+import uvloop
+
+from roost.api.app import App
+from roost.cli.client import default_directory
+from roost.errors import Unusable
+from roost.placement import plan
+from roost.reconcile.nodes import LeaseRules
+from roost.services.inventory import Network
+from roost.services.secrets import write_private
+from roost.services.server import open_server
+from roost.telemetry.logging import LEVELS, Style, log_to_stderr
+
+_PATH: Final = click.Path(path_type=Path)
+
+log = structlog.get_logger("roost.server")
+
+
+@click.command()
+@click.option("--dir", "directory", type=_PATH, envvar="ROOST_DIR", help="Where state is kept.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Where to listen.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=7400,
+    show_default=True,
+    help="0: any free one.",
+)
+@click.option(
+    "--database",
+    type=_PATH,
+    metavar="FILE",
+    help="SQLite file, inside DIR/server if not absolute. Default: roost.db.",
+)
+@click.option(
+    "--allow-address",
+    "allowed",
+    multiple=True,
+    metavar="IP|NETWORK",
+    help="Nodes may say that their engines are reached here; else only at the address they speak "
+    "from. May be repeated.",
+)
+@click.option(
+    "--report-interval",
+    "interval_s",
+    type=click.FloatRange(0.2, 60),
+    default=5.0,
+    show_default=True,
+    help="Seconds between a node's reports; after 4 missed ones nothing new goes there.",
+)
+@click.option(
+    "--lost-after",
+    "lost_after_s",
+    type=click.FloatRange(min=1),
+    default=60.0,
+    show_default=True,
+    help="Seconds of silence after which a node's replicas are placed elsewhere.",
+)
+@click.option("--log-level", type=click.Choice(LEVELS), default="info", show_default=True)
+@click.option(
+    "--log-format",
+    type=click.Choice(["auto", "console", "json"]),
+    default="auto",
+    show_default=True,
+)
+def server(
+    directory: Path | None,
+    host: str,
+    port: int,
+    database: Path | None,
+    allowed: tuple[str, ...],
+    interval_s: float,
+    lost_after_s: float,
+    log_level: str,
+    log_format: str,
+) -> None:
+    r"""Run the control plane: what is wanted, where it goes, what agents report.
+
+    Engines and gateways go on without it; a server that starts again finds everything in
+    DIR/server. SIGTERM ends it.
+
+    \b
+    Example:
+      roost server --dir /var/lib/roost
+    """
+    style: Style = (
+        "json" if log_format == "json" else "console" if log_format == "console" else "auto"
+    )
+    log_to_stderr(level=log_level, style=style)
+    rules = LeaseRules(interval_s=interval_s, lost_after_s=max(lost_after_s, interval_s * 4))
+    networks = tuple(_network(text) for text in allowed)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(
+            _serve(
+                (directory or default_directory()) / "server",
+                host=host,
+                port=port,
+                database=database,
+                rules=rules,
+                allowed=networks,
+            )
+        )
+
+
+def _network(text: str) -> Network:
+    try:
+        return ipaddress.ip_network(text, strict=False)
+    except ValueError:
+        raise Unusable(
+            f"--allow-address {text} is neither an IP address nor a network such as 10.0.0.0/8"
+        ) from None
+
+
+async def _serve(
+    directory: Path,
+    *,
+    host: str,
+    port: int,
+    database: Path | None,
+    rules: LeaseRules,
+    allowed: tuple[Network, ...],
+) -> None:
+    with contextlib.closing(_listen(host, port)) as listening:
+        port = listening.getsockname()[1]
+        opened = await open_server(
+            directory,
+            plan=plan,
+            database=None if database is None else directory / database,
+            rules=rules,
+            allowed=allowed,
+            own_port=port,
+        )
+        try:
+            http = _Http(
+                uvicorn.Config(
+                    App(opened),
+                    http="httptools",
+                    ws="none",
+                    lifespan="off",
+                    access_log=False,
+                    log_config=None,
+                    server_header=False,
+                    proxy_headers=False,
+                    timeout_keep_alive=75,
+                    timeout_graceful_shutdown=3,
+                )
+            )
+
+            def end() -> None:
+                opened.end_waits()
+                http.should_exit = True
+
+            loop = asyncio.get_running_loop()
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.add_signal_handler(number, end)
+            opened.start()
+            url = f"http://{_written(host)}:{port}"
+            write_private(directory / "endpoint.json", json.dumps({"api": url}) + "\n")
+            # What was loaded to start with stays; the collector need not look at it again.
+            gc.collect()
+            gc.freeze()
+            click.echo(f"roost server at {url}, state in {directory}")
+            await http.serve(sockets=[listening])
+        finally:
+            await opened.stop()
+            log.info("server.stopped")
+
+
+class _Http(uvicorn.Server):
+    """Signals are ours: uvicorn would end the process by the signal it was sent."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Capture none."""
+        yield
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """Listening from here on; connections wait until they are served."""
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except OSError as error:
+        raise Unusable(f"--host {host} is no address of this machine: {error.strerror}") from None
+    listening = socket.socket(family, kind)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(address)
+        listening.listen(2048)
+    except OSError as error:
+        listening.close()
+        raise Unusable(
+            f"cannot listen on {host}:{port}: {(error.strerror or str(error)).lower()}",
+            hint="give another with --port",
+        ) from None
+    listening.setblocking(False)
+    return listening
+
+
+def _written(host: str) -> str:
+    if host in {"0.0.0.0", "::"}:  # noqa: S104 - compared, not bound
+        return "127.0.0.1"
+    return f"[{host}]" if ":" in host else host

@@ -1,0 +1,60 @@
+"""Random secrets, how they are stored, and how they are compared."""
+
+import hashlib
+import hmac
+import os
+import secrets
+from pathlib import Path
+from typing import Final
+
+from roost.errors import Unusable
+
+KEY_PREFIX: Final = "roost-"
+TOKEN_PREFIX: Final = "roost-join-"  # noqa: S105 - the part that is no secret
+
+
+def new_secret(prefix: str = "") -> str:
+    """256 random bits as text."""
+    return prefix + secrets.token_urlsafe(32)
+
+
+def new_id(prefix: str) -> str:
+    """A name that no other thing has."""
+    return prefix + secrets.token_hex(6)
+
+
+def sha256(secret: str) -> str:
+    """What is stored of a secret. The secrets are random: nothing slower is needed."""
+    return hashlib.sha256(secret.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def same(one: str, other: str) -> bool:
+    """Compare in a time that says nothing about where they differ."""
+    return hmac.compare_digest(one.encode(), other.encode())
+
+
+def secret_file(path: Path) -> str:
+    """The secret in a 0600 file of one line; made at the first start."""
+    try:
+        text = path.read_text(encoding="utf-8").strip()
+    except FileNotFoundError:
+        text = new_secret()
+        write_private(path, f"{text}\n")
+    if not text:
+        raise Unusable(f"{path} is empty", hint=f"remove it to get a new credential: rm {path}")
+    return text
+
+
+def write_private(path: Path, text: str) -> None:
+    """Write a file whole or not at all, readable by its owner only."""
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        with os.fdopen(fd, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise

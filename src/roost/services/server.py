@@ -1,0 +1,221 @@
+"""The server's services, put together on one directory."""
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from roost.errors import Unusable
+from roost.reconcile.nodes import LeaseRules
+from roost.reconcile.schedule import Plan
+from roost.services.clock import Clock, SystemClock
+from roost.services.desired import DesiredState
+from roost.services.inventory import LEASES, Inventory, Network
+from roost.services.joining import Joining
+from roost.services.ledger import Ledger
+from roost.services.logs import LogRelay
+from roost.services.operations import Operations
+from roost.services.routing import Routing
+from roost.services.scheduler import Scheduler
+from roost.services.secrets import new_id, same, secret_file
+from roost.services.views import Views
+from roost.services.watch import Watch
+from roost.store.database import Database, create_private
+from roost.store.guard import DirectoryLock, refuse_network_filesystem
+from roost.store.migrate import migrate
+from roost.store.records import Event, FleetRecord, Put
+from roost.store.store import Store
+
+_TICK_S: Final = 1.0
+_LOAD_EVERY_S: Final = 2.0
+
+log = structlog.get_logger("roost.server")
+
+
+class Server:
+    """Everything of one fleet but its HTTP."""
+
+    def __init__(
+        self,
+        *,
+        ledger: Ledger,
+        database: Database,
+        lock: DirectoryLock,
+        admin_credential: str,
+        gateway_credential: str,
+        clock: Clock,
+        plan: Plan,
+        rules: LeaseRules,
+        allowed: tuple[Network, ...],
+        own_port: int | None,
+    ) -> None:
+        self._database = database
+        self._lock = lock
+        self._admin = admin_credential
+        self._gateway = gateway_credential
+        self._tasks: list[asyncio.Task[None]] = []
+        self._load_due: asyncio.TimerHandle | None = None
+        self.clock = clock
+        self.ledger = ledger
+        self.watch = Watch()
+        self.inventory = Inventory(ledger, clock, rules=rules, allowed=allowed)
+        self.scheduler = Scheduler(ledger, self.inventory, clock, plan=plan, own_port=own_port)
+        self.desired = DesiredState(ledger, self.inventory, self.watch)
+        self.routing = Routing(ledger, self.inventory, self.scheduler, self.watch, clock)
+        self.joining = Joining(ledger, self.inventory, clock)
+        self.operations = Operations(ledger, self.inventory, clock)
+        self.logs = LogRelay(self.watch)
+        self.views = Views(ledger, self.inventory, self.scheduler, self.operations)
+        ledger.listen(lambda _before, _after: self._changed())
+        self.inventory.on_change.append(self._changed)
+        self.inventory.on_load.append(self._load_changed)
+
+    def _changed(self) -> None:
+        self.routing.refresh()
+        self.scheduler.nudge()
+
+    def _load_changed(self) -> None:
+        # Measurements alone reach the gateways a few at a time.
+        if self._load_due is None:
+            self._load_due = asyncio.get_running_loop().call_later(_LOAD_EVERY_S, self._load_now)
+
+    def _load_now(self) -> None:
+        self._load_due = None
+        self.routing.refresh()
+
+    def is_admin(self, credential: str) -> bool:
+        """Whether it opens the management API."""
+        return same(self._admin, credential)
+
+    def is_gateway(self, credential: str) -> bool:
+        """Whether it is a gateway's."""
+        return same(self._gateway, credential)
+
+    def start(self) -> None:
+        """Begin to schedule and to watch the nodes' silence."""
+        self.scheduler.nudge()
+        self._tasks = [
+            asyncio.ensure_future(self.scheduler.run()),
+            asyncio.ensure_future(self._tick()),
+        ]
+
+    async def _tick(self) -> None:
+        settled = False
+        while True:
+            await asyncio.sleep(_TICK_S)
+            self.inventory.tick()
+            if not settled and self.inventory.settled:
+                settled = True
+                self.scheduler.nudge()
+            if self.desired.newer_seen is not None:
+                await self._renew(self.desired.newer_seen)
+                self.desired.newer_seen = None
+
+    async def _renew(self, seen: tuple[int, int]) -> None:
+        """Agents have obeyed a later state than this database: an old copy was put back."""
+        now = self.clock.time()
+        fleet = self.ledger.fleet
+        if seen[0] > now * 1000 + 86_400_000:
+            return  # no server of this fleet can have said so
+        async with self.ledger.lock:
+            renewed = FleetRecord(
+                fleet=fleet.fleet,
+                incarnation=max(int(now * 1000), seen[0] + 1),
+                adopting=True,
+            )
+            why = "agents know a later state than this database: a restored copy"
+            event = Event(at=now, who="server", what="fleet.restored", object=fleet.fleet, why=why)
+            await self.ledger.commit([Put(record=renewed)], events=[event])
+            log.warning("fleet.restored", why=why)
+
+    def end_waits(self) -> None:
+        """Long-polls and log streams end, so that the listener can close."""
+        self.watch.close()
+        self.logs.close_all()
+
+    async def stop(self) -> None:
+        """Store what was seen and let go of the directory."""
+        self.end_waits()
+        if self._load_due is not None:
+            self._load_due.cancel()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        async with self.ledger.lock:
+            with contextlib.suppress(Exception):  # a full disk doesn't keep a server from ending
+                await self.ledger.commit()
+        await self._database.close()
+        self._lock.release()
+
+
+async def open_server(
+    directory: Path,
+    *,
+    plan: Plan,
+    database: Path | None = None,
+    clock: Clock | None = None,
+    rules: LeaseRules = LEASES,
+    allowed: Sequence[Network] = (),
+    own_port: int | None = None,
+) -> Server:
+    """Open or make a server's directory, lead its fleet, and load what is kept."""
+    clock = clock or SystemClock()
+    lock = _locked(directory)
+    try:
+        path = database or directory / "roost.db"
+        try:
+            create_private(path)
+        except OSError as error:
+            raise Unusable(f"cannot write {path}: {error.strerror}") from None
+        opened = Database(path)
+        try:
+            ledger = await _lead(opened, clock)
+            return Server(
+                ledger=ledger,
+                database=opened,
+                lock=lock,
+                admin_credential=secret_file(directory / "admin_credential"),
+                gateway_credential=secret_file(directory / "gateway_credential"),
+                clock=clock,
+                plan=plan,
+                rules=rules,
+                allowed=tuple(allowed),
+                own_port=own_port,
+            )
+        except BaseException:
+            await opened.close()
+            raise
+    except BaseException:
+        lock.release()
+        raise
+
+
+def _locked(directory: Path) -> DirectoryLock:
+    try:
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        refuse_network_filesystem(directory)
+        return DirectoryLock(directory)
+    except OSError as error:
+        raise Unusable(
+            f"cannot use {directory}: {error.strerror}", hint="give another with --dir"
+        ) from None
+
+
+async def _lead(database: Database, clock: Clock) -> Ledger:
+    await migrate(database)
+    store = Store(database)
+    epoch = await store.lead(new_id("server-"))
+    stored = await store.load()
+    if stored is None:
+        fleet = FleetRecord(
+            fleet=new_id("fleet-"), incarnation=int(clock.time() * 1000), adopting=True
+        )
+        event = Event(at=clock.time(), who="server", what="fleet.created", object=fleet.fleet)
+        await store.commit([Put(record=fleet)], epoch=epoch, events=[event])
+        stored = await store.load()
+    if stored is None:
+        raise Unusable(f"{database.path} does not keep what is written to it")
+    return Ledger(store, stored, epoch)
