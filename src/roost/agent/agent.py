@@ -22,6 +22,9 @@ from roost.agent import facts, logs, programs
 from roost.agent.backoff import Backoff
 from roost.agent.directory import Credential, Directory
 from roost.agent.facts import Asked, ports
+from roost.agent.facts.gpus import Reader
+from roost.agent.facts.processes import Ours
+from roost.agent.facts.remembered import Memory
 from roost.agent.server import Server
 from roost.agent.supervise import probe, procfs
 from roost.agent.supervise.engines import Engines
@@ -60,6 +63,8 @@ class Options:
     host: str = "127.0.0.1"
     port_range: tuple[int, int]
     stop_engines: bool = False
+    nvml: Callable[[], Any] | None = None
+    """Instead of NVIDIA's own library."""
 
 
 class Agent:
@@ -81,6 +86,11 @@ class Agent:
         self._problems: tuple[str, ...] = ()
         self._server_problem: str | None = None
         self._ports_taken: tuple[int, ...] = ()
+        self._cards = Reader(
+            options.asked.gpus,
+            library=options.nvml,
+            memory=Memory(self._directory.path / "gpus.json"),
+        )
         self._reading: asyncio.Future[tuple[Facts, tuple[str, ...]]] | None = None
         self._changed = asyncio.Event()
         self._stopping = asyncio.Event()
@@ -366,7 +376,9 @@ class Agent:
     async def _read_facts(self, engines: Engines) -> None:
         """In a thread and with a limit: a filesystem whose server is away may hang for ever."""
         if self._reading is None:
-            self._reading = _in_thread(lambda: facts.read(self._options.asked))
+            pids, given = engines.on_cards()
+            ours = Ours(agent=self._identity, pids=pids, gpus=given)
+            self._reading = _in_thread(lambda: facts.read(self._options.asked, self._cards, ours))
         done, _ = await asyncio.wait({self._reading}, timeout=FACTS_WITHIN_S)
         if not done:
             self._problems = (

@@ -22,3 +22,16 @@ class Gpu:
     unhealthy_reason: str | None = None
     foreign_processes: int | None = None
     """Processes with a compute context that are not engines of Roost's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuDetail:
+    """What people want to know of a card and placement doesn't ask."""
+
+    index: int
+    uuid: GpuUuid | None = None
+    product: str | None = None
+    """The whole name, as the driver spells it."""
+    driver: str | None = None
+    pci_address: str | None = None
+    numa_node: int | None = None

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NewType
 
-from roost.domain.fabric import FabricAttachment
-from roost.domain.gpu import Gpu
+from roost.domain.fabric import FabricAttachment, Hca
+from roost.domain.gpu import Gpu, GpuDetail
 
 NodeName = NewType("NodeName", str)
 
@@ -36,6 +36,9 @@ class Facts:
     gpus: tuple[Gpu, ...] | None = None
     fabrics: tuple[FabricAttachment, ...] | None = None
     storage: tuple[Filesystem, ...] | None = None
+    gpu_details: tuple[GpuDetail, ...] | None = None
+    hcas: tuple[Hca, ...] | None = None
+    """All adapters, usable or not; `fabrics` has what placement may use."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,18 +6,65 @@ import logging
 import os
 import socket
 import sys
-from dataclasses import fields
+from collections.abc import Callable
+from dataclasses import fields, replace
 from pathlib import Path
 
 import click
+import msgspec
 import structlog
 
 from roost.agent.agent import Agent, Options
 from roost.agent.facts import Asked, ports, read
+from roost.agent.facts.gpu_sources import Sources
+from roost.agent.facts.gpus import Reader
 from roost.domain.node import Facts, Node, NodeName
+from roost.domain.units import has_gb
 from roost.errors import Unusable
+from roost.testing.fake_nvml import stand_in
 
 _PATH = click.Path(path_type=Path)
+
+
+def _machine_options(command: Callable[..., None]) -> Callable[..., None]:
+    """What both the agent and `facts` want to know of the machine."""
+    for option in reversed(
+        (
+            click.option("--root", type=_PATH, help="Read facts below this directory."),
+            click.option(
+                "--nvidia-smi-xml",
+                type=_PATH,
+                metavar="FILE",
+                help="What `nvidia-smi -q -x` printed, instead of asking the driver.",
+            ),
+            click.option(
+                "--nvidia-smi-topo",
+                type=_PATH,
+                metavar="FILE",
+                help="What `nvidia-smi topo -m` printed: which GPUs NVLink connects.",
+            ),
+            click.option(
+                "--amd-smi-json",
+                type=_PATH,
+                metavar="FILE",
+                help="What `amd-smi static --json` or `rocm-smi -a --json` printed.",
+            ),
+            click.option(
+                "--graphics-take-cards",
+                is_flag=True,
+                help="A process that only draws (X, Wayland) makes a card taken.",
+            ),
+            click.option(
+                "--fabric",
+                "fabrics",
+                multiple=True,
+                metavar="NAME=HCA[,HCA]",
+                help="The RDMA adapters on a fabric: names or globs, ib0=mlx5_*. May be repeated.",
+            ),
+        )
+    ):
+        command = option(command)
+    return command
 
 
 @click.group(invoke_without_command=True)
@@ -35,7 +82,7 @@ _PATH = click.Path(path_type=Path)
 )
 @click.option("--host", default="127.0.0.1", show_default=True, help="Where engines listen.")
 @click.option("--port-range", metavar="FIRST-LAST", help="Ports that engines may use.")
-@click.option("--root", type=_PATH, default=Path("/"), hidden=True)
+@_machine_options
 @click.option("--stop-engines", is_flag=True, hidden=True)
 @click.pass_context
 def agent(
@@ -51,7 +98,12 @@ def agent(
     llama_server: Path | None,
     host: str,
     port_range: str | None,
-    root: Path,
+    root: Path | None,
+    nvidia_smi_xml: Path | None,
+    nvidia_smi_topo: Path | None,
+    amd_smi_json: Path | None,
+    graphics_take_cards: bool,
+    fabrics: tuple[str, ...],
     stop_engines: bool,
 ) -> None:
     r"""Run this machine's engines and report to the server.
@@ -62,12 +114,21 @@ def agent(
     Example:
       roost agent --server http://server:7400 --token-file token --model-dir /models
     """
-    asked = Asked(
-        root=root,
-        labels=_labels(labels),
-        model_directories=tuple(path.absolute() for path in model_dirs),
-        llama_server=llama_server,
-        env=os.environ,
+    asked = _on_machine(
+        Asked(
+            labels=_labels(labels),
+            model_directories=tuple(path.absolute() for path in model_dirs),
+            llama_server=llama_server,
+            env=os.environ,
+        ),
+        Sources(
+            root=root or Path("/"),
+            nvidia_smi_xml=nvidia_smi_xml,
+            nvidia_smi_topo=nvidia_smi_topo,
+            amd_smi_json=amd_smi_json,
+            graphics_take_cards=graphics_take_cards,
+        ),
+        fabrics,
     )
     if context.invoked_subcommand is not None:
         context.obj = asked
@@ -88,8 +149,9 @@ def agent(
         asked=asked,
         allow_command=allow_command,
         host=host,
-        port_range=_range(port_range) if port_range is not None else ports.choose(root),
+        port_range=_range(port_range) if port_range is not None else ports.choose(asked.root),
         stop_engines=stop_engines,
+        nvml=stand_in(os.environ),
     )
 
     async def work() -> None:
@@ -99,16 +161,42 @@ def agent(
 
 
 @agent.command("facts")
+@_machine_options
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text")
 @click.pass_obj
-def facts(asked: Asked, output: str) -> None:
-    """Print what this machine is, as the agent would report it."""
-    found, problems = read(asked)
+def facts(
+    asked: Asked,
+    root: Path | None,
+    nvidia_smi_xml: Path | None,
+    nvidia_smi_topo: Path | None,
+    amd_smi_json: Path | None,
+    graphics_take_cards: bool,
+    fabrics: tuple[str, ...],
+    output: str,
+) -> None:
+    r"""Print what this machine is, as the agent would report it.
+
+    \b
+    Example:
+      roost agent facts --nvidia-smi-xml gpus.xml --nvidia-smi-topo topo.txt
+    """
+    before = asked.gpus
+    sources = Sources(
+        root=root or before.root,
+        nvidia_smi_xml=nvidia_smi_xml or before.nvidia_smi_xml,
+        nvidia_smi_topo=nvidia_smi_topo or before.nvidia_smi_topo,
+        amd_smi_json=amd_smi_json or before.amd_smi_json,
+        graphics_take_cards=graphics_take_cards or before.graphics_take_cards,
+    )
+    asked = _on_machine(asked, sources, fabrics)
+    found, problems = read(asked, Reader(asked.gpus, library=stand_in(os.environ)))
     if output == "json":
         from roost.formats.fleet import node_to_json
 
         node = Node(name=NodeName(socket.gethostname()), facts=found)
-        click.echo(json.dumps({**node_to_json(node), "problems": list(problems)}, indent=2))
+        more = msgspec.to_builtins({"gpu_details": found.gpu_details, "hcas": found.hcas})
+        shown = {**node_to_json(node), **more, "problems": list(problems)}
+        click.echo(json.dumps(shown, indent=2))
         return
     for line in _as_text(found, problems):
         click.echo(line)
@@ -128,6 +216,15 @@ def _as_text(found: Facts, problems: tuple[str, ...]) -> list[str]:
                 f" ({'shared' if one.shared else 'local'})"
                 for one in value
             )
+        elif field.name in {"gpu_details", "hcas"}:
+            continue
+        elif field.name == "gpus":
+            lines += _gpu_lines(found)
+            continue
+        elif field.name == "fabrics":
+            shown = "; ".join(f"{one.name}: {', '.join(one.hcas)}" for one in value)
+            lines += [f"{'fabrics':14} {shown or 'none'}", *_hca_lines(found)]
+            continue
         elif isinstance(value, (frozenset, tuple)):
             shown = ", ".join(sorted(str(one) for one in value)) or "none"
         else:
@@ -136,10 +233,60 @@ def _as_text(found: Facts, problems: tuple[str, ...]) -> list[str]:
     return [*lines, *(f"problem        {problem}" for problem in problems)]
 
 
+def _gpu_lines(found: Facts) -> list[str]:
+    if not found.gpus:
+        return [f"{'gpus':14} none"]
+    details = {detail.index: detail for detail in found.gpu_details or ()}
+    lines = []
+    for gpu in found.gpus:
+        detail = details.get(gpu.index)
+        memory = "-" if gpu.memory_bytes is None else f"{has_gb(gpu.memory_bytes)} GB"
+        domain = "-" if gpu.nvlink_domain is None else str(gpu.nvlink_domain)
+        health = {True: "healthy", False: f"unhealthy: {gpu.unhealthy_reason}", None: "health -"}
+        said = [
+            str(gpu.gpu_class),
+            memory,
+            f"nvlink {domain}",
+            health[gpu.healthy],
+            f"foreign {'-' if gpu.foreign_processes is None else gpu.foreign_processes}",
+            f"at {detail.pci_address if detail and detail.pci_address else '-'}",
+        ]
+        lines.append(f"{f'gpu {gpu.index}':14} {', '.join(said)}")
+    return lines
+
+
+def _hca_lines(found: Facts) -> list[str]:
+    lines = []
+    for hca in found.hcas or ():
+        ports = [
+            f"port {port.number} {port.state or '-'} {port.link_layer or '-'}"
+            f" {'-' if port.rate_gbps is None else f'{port.rate_gbps:g}'} Gb/s"
+            for port in hca.ports
+        ]
+        lines.append(f"{hca.name:14} {', '.join(ports) or 'no port'}")
+    return lines
+
+
 def _default_directory() -> Path:
     from roost.cli.client import default_directory
 
     return default_directory()
+
+
+def _on_machine(asked: Asked, sources: Sources, fabrics: tuple[str, ...]) -> Asked:
+    named = {**asked.fabrics, **_fabrics(fabrics)}
+    return replace(asked, root=sources.root, gpus=sources, fabrics=named)
+
+
+def _fabrics(given: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
+    found: dict[str, tuple[str, ...]] = {}
+    for fabric in given:
+        name, _, adapters = fabric.partition("=")
+        listed = tuple(one.strip() for one in adapters.split(",") if one.strip())
+        if not name.strip() or not listed:
+            raise Unusable(f"--fabric {fabric} is not NAME=HCA[,HCA]")
+        found[name.strip()] = (*found.get(name.strip(), ()), *listed)
+    return found
 
 
 def _labels(given: tuple[str, ...]) -> dict[str, str]:

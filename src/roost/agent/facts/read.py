@@ -1,14 +1,14 @@
 """All facts of this machine, and what could not be learnt."""
 
-import platform
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
 from roost.agent import programs
-from roost.agent.facts import gpus, memory, storage
-from roost.agent.supervise.process import cpus
+from roost.agent.facts import gpus, host, infiniband
+from roost.agent.facts.gpu_sources import Sources
+from roost.agent.facts.processes import Ours
 from roost.domain.node import Facts
 
 T = TypeVar("T")
@@ -23,11 +23,23 @@ class Asked:
     model_directories: tuple[Path, ...] = ()
     llama_server: Path | None = None
     env: Mapping[str, str] = field(default_factory=dict)
+    gpus: Sources = field(default_factory=Sources)
+    fabrics: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """RDMA adapters by the name of their fabric: names or globs."""
 
 
-def read(asked: Asked) -> tuple[Facts, tuple[str, ...]]:
-    """Facts and problems; a source that fails leaves its fact unknown and says why."""
+def read(
+    asked: Asked,
+    cards: gpus.Reader | None = None,
+    ours: Ours | None = None,
+    machine: host.Reader | None = None,
+) -> tuple[Facts, tuple[str, ...]]:
+    """Facts and problems; a source that fails leaves its fact unknown and says why.
+
+    `cards` and `machine` are kept by who reads again and again; `ours` are the engines that run.
+    """
     problems: list[str] = []
+    cards = cards or gpus.Reader(asked.gpus)
 
     def tried(what: str, learn: Callable[[], tuple[T, list[str]]]) -> T | None:
         try:
@@ -38,22 +50,21 @@ def read(asked: Asked) -> tuple[Facts, tuple[str, ...]]:
         problems.extend(said)
         return found
 
+    found_gpus = cards.read(ours or Ours())
+    problems.extend(found_gpus.problems)
+    fabrics, hcas, said_of_fabrics = infiniband.read(asked.root, asked.fabrics)
+    problems.extend(said_of_fabrics)
+    found = (machine or host.Reader(asked.root, asked.model_directories)).read()
+    problems.extend(found.problems)
     facts = Facts(
-        labels=labels(asked),
-        memory_bytes=tried("memory", lambda: memory.read(asked.root)),
+        # The operator's own labels win.
+        labels={**found.labels, **asked.labels},
+        memory_bytes=found.memory_bytes,
         engines=tried("engines", lambda: programs.installed(asked.llama_server, asked.env)),
-        gpus=tried("GPUs", lambda: gpus.read(asked.root)),
-        fabrics=None,
-        storage=tried("storage", lambda: storage.read(asked.root, asked.model_directories)),
+        gpus=found_gpus.gpus,
+        fabrics=fabrics,
+        storage=found.storage,
+        gpu_details=found_gpus.details,
+        hcas=hcas,
     )
     return facts, tuple(problems)
-
-
-def labels(asked: Asked) -> dict[str, str]:
-    """What is always known of a machine, and the operator's own, which win."""
-    return {
-        "roost/os": platform.system().lower(),
-        "roost/arch": platform.machine(),
-        "roost/cpus": str(cpus(asked.root)),
-        **asked.labels,
-    }

@@ -98,6 +98,17 @@ class Engines:
             for port in (shard.spec.port, shard.running.port)
         )
 
+    def on_cards(self) -> tuple[frozenset[int], frozenset[str]]:
+        """The first process of each engine that runs, and the uuids of the cards given to those."""
+        pids: set[int] = set()
+        cards: set[str] = set()
+        for shard in self._shards.values():
+            pid = shard.observed().pid
+            if pid is not None:
+                pids.add(pid)
+                cards.update(shard.running.gpu_uuids)
+        return frozenset(pids), frozenset(cards)
+
     async def first_look(self, *, within_s: float) -> None:
         """Until every shard has been looked at once: what was ready is reported as ready, not as
         starting.
