@@ -23,6 +23,7 @@ from roost.agent.backoff import Backoff
 from roost.agent.directory import Credential, Directory
 from roost.agent.facts import Asked, ports
 from roost.agent.facts.gpus import Reader
+from roost.agent.facts.host import Reader as HostReader
 from roost.agent.facts.processes import Ours
 from roost.agent.facts.remembered import Memory
 from roost.agent.server import Server
@@ -86,6 +87,7 @@ class Agent:
         self._problems: tuple[str, ...] = ()
         self._server_problem: str | None = None
         self._ports_taken: tuple[int, ...] = ()
+        self._machine = HostReader(options.asked.root, options.asked.model_directories)
         self._cards = Reader(
             options.asked.gpus,
             library=options.nvml,
@@ -119,6 +121,8 @@ class Agent:
             finally:
                 await engines.let_go()
                 await self._server.close()
+                if self._reading is None:
+                    self._machine.close()
 
     async def _work(self, engines: Engines) -> None:
         await self._read_facts(engines)
@@ -378,7 +382,9 @@ class Agent:
         if self._reading is None:
             pids, given = engines.on_cards()
             ours = Ours(agent=self._identity, pids=pids, gpus=given)
-            self._reading = _in_thread(lambda: facts.read(self._options.asked, self._cards, ours))
+            self._reading = _in_thread(
+                lambda: facts.read(self._options.asked, self._cards, ours, self._machine)
+            )
         done, _ = await asyncio.wait({self._reading}, timeout=FACTS_WITHIN_S)
         if not done:
             self._problems = (

@@ -80,7 +80,9 @@ def pools(places: Iterable[Place]) -> tuple[Pool, ...]:
     return tuple(sorted(made, key=lambda pool: (pool.name, pool.mounts)))
 
 
-def filesystem(pool: Pool, asked: Sequence[Sizes | None]) -> Filesystem:
+def filesystem(
+    pool: Pool, asked: Sequence[Sizes | None], *, stale_since: int | None = None
+) -> Filesystem:
     """A pool with what its parts said, in the order of `places`; `None`: no answer.
 
     Parts share what is free, and each has used its own: so the pool's total is what is free and
@@ -108,6 +110,7 @@ def filesystem(pool: Pool, asked: Sequence[Sizes | None]) -> Filesystem:
         free_bytes=free,
         total_bytes=total,
         read_only=pool.read_only,
+        stale_since=stale_since,
     )
 
 

@@ -1,69 +1,58 @@
-"""How much main memory there is: MemTotal, lowered by the cgroup's limit. Page cache takes nothing
-away.
-"""
+"""How much main memory may engines use: the machine's, lowered by their control groups' limits?"""
 
-import contextlib
-from collections.abc import Iterator
-from pathlib import Path, PurePosixPath
+from collections.abc import Sequence
+from typing import Final
 
+from roost.agent.facts.cgroup import Groups, limit_files, parse_cgroup, parse_limit
+from roost.agent.facts.meminfo import parse_mem_total
+from roost.agent.facts.mountinfo import Mount
+from roost.agent.facts.tree import Tree
 
-def read(root: Path) -> tuple[int | None, list[str]]:
-    """Bytes that processes of this agent may use; `None`: not known."""
-    total = parse_mem_total((root / "proc/meminfo").read_text())
-    if total is None:
-        return None, ["memory is not known: /proc/meminfo has no MemTotal"]
-    limits = [limit for limit in _limits(root) if limit is not None]
-    return min([total, *limits]), []
-
-
-def parse_mem_total(text: str) -> int | None:
-    """`MemTotal:       24601596 kB`."""
-    for line in text.splitlines():
-        name, _, rest = line.partition(":")
-        if name == "MemTotal":
-            number, _, unit = rest.strip().partition(" ")
-            if number.isdigit() and unit.strip() == "kB":
-                return int(number) * 1024
-    return None
+# Where control groups are by custom, for a machine whose mount table says nothing of them.
+_CUSTOM: Final = (
+    Mount(point="/sys/fs/cgroup", kind="cgroup2", source="cgroup2"),
+    Mount(point="/sys/fs/cgroup/unified", kind="cgroup2", source="cgroup2"),
+    Mount(point="/sys/fs/cgroup/memory", kind="cgroup", source="cgroup", options="memory"),
+)
 
 
-def parse_limit(text: str) -> int | None:
-    """A cgroup's limit; `None`: none (`max`, or version 1's number near 2^63)."""
-    text = text.strip()
-    if not text.isdigit() or int(text) >= 1 << 60:
-        return None
-    return int(text)
-
-
-def parse_cgroups(text: str) -> tuple[str | None, str | None]:
-    """Of `/proc/self/cgroup`: the path in version 2, and that of version 1's memory controller."""
-    unified = memory = None
-    for line in text.splitlines():
-        number, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        if number == "0" and not controllers:
-            unified = path
-        elif "memory" in controllers.split(","):
-            memory = path
-    return unified, memory
-
-
-def _limits(root: Path) -> Iterator[int | None]:
+def read_memory(tree: Tree, mounts: Sequence[Mount] | None) -> tuple[int | None, tuple[str, ...]]:
+    """Bytes; `None`: not known. Engines are children of the agent, so its groups are theirs."""
     try:
-        unified, memory = parse_cgroups((root / "proc/self/cgroup").read_text())
-    except OSError:
-        unified, memory = "/", "/"
-    places = [
-        (unified, root / "sys/fs/cgroup", "memory.max"),
-        (memory, root / "sys/fs/cgroup/memory", "memory.limit_in_bytes"),
-    ]
-    for path, base, name in places:
-        if path is None:
+        total, problems = parse_mem_total(tree.read("/proc/meminfo"))
+    except OSError as cause:
+        total, problems = None, (f"memory is not known: /proc/meminfo: {cause.strerror}",)
+    if total is None:
+        return None, problems
+    limits, said = _limits(tree, mounts)
+    return min([total, *limits]), (*problems, *said)
+
+
+def _limits(tree: Tree, mounts: Sequence[Mount] | None) -> tuple[list[int], list[str]]:
+    groups, problems = _groups(tree)
+    found: list[int] = []
+    said = list(problems)
+    there = [mount for mount in mounts or () if mount.kind in {"cgroup", "cgroup2"}]
+    for path in limit_files(there or _CUSTOM, groups):
+        try:
+            limit, wrong = parse_limit(tree.read(path, at_most=4096))
+        except (FileNotFoundError, NotADirectoryError):
+            # The top of a hierarchy has no limit, and a host's group may not be seen from here.
             continue
-        # Every ancestor's limit holds too. In a container the path may be the host's and not exist
-        # here;
-        # then the root of what is mounted is the container's own group.
-        here = PurePosixPath(path.lstrip("/"))
-        for group in (here, *here.parents):
-            with contextlib.suppress(OSError):
-                yield parse_limit((base / group / name).read_text())
+        except OSError as cause:
+            said.append(f"cgroup: {path}: {cause.strerror}")
+            continue
+        said.extend(f"cgroup: {path} {problem}" for problem in wrong)
+        if limit is not None:
+            found.append(limit)
+    return found, said
+
+
+def _groups(tree: Tree) -> tuple[Groups, tuple[str, ...]]:
+    for path in ("/proc/self/cgroup", "/proc/1/cgroup"):
+        try:
+            return parse_cgroup(tree.read(path))
+        except OSError:
+            continue
+    # What is mounted at the top may still be a container's own group.
+    return Groups(unified="/", memory="/"), ()

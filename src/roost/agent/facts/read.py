@@ -54,7 +54,7 @@ def read(
     problems.extend(found_gpus.problems)
     fabrics, hcas, said_of_fabrics = infiniband.read(asked.root, asked.fabrics)
     problems.extend(said_of_fabrics)
-    found = (machine or host.Reader(asked.root, asked.model_directories)).read()
+    found = _host(asked, machine)
     problems.extend(found.problems)
     facts = Facts(
         # The operator's own labels win.
@@ -68,3 +68,13 @@ def read(
         hcas=hcas,
     )
     return facts, tuple(problems)
+
+
+def _host(asked: Asked, machine: host.Reader | None) -> host.Found:
+    if machine is not None:
+        return machine.read()
+    once = host.Reader(asked.root, asked.model_directories)
+    try:
+        return once.read()
+    finally:
+        once.close()

@@ -1,143 +1,244 @@
-"""The filesystems behind the model directories: each once, local or shared, with what is free."""
+"""What room is there behind the model directories, by what the mounts of them say?"""
 
 import os
-import re
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Final
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 
+from roost.agent.facts.filesystems import (
+    Place,
+    Pool,
+    Sizes,
+    filesystem,
+    looks_unmounted,
+    merged,
+    pools,
+    should_be_mounted,
+    sizes,
+)
+from roost.agent.facts.kinds import Kind, kind_of, may_hang
+from roost.agent.facts.mountinfo import Mount, is_within, mount_of
+from roost.agent.facts.mounts import Mounts, read_table
+from roost.agent.facts.probes import Answer, Heard, Probes
+from roost.agent.facts.text import shown
+from roost.agent.facts.tree import Tree
 from roost.domain.node import Filesystem
 
-SHARED_TYPES: Final = frozenset({
-    "nfs", "nfs4", "cifs", "smb3", "ceph", "lustre", "gpfs", "beegfs", "glusterfs", "9p", "afs",
-    "ocfs2", "gfs2",
-    "weka", "wekafs", "pvfs2", "orangefs", "fuse.glusterfs", "fuse.sshfs", "fuse.s3fs",
-    "fuse.juicefs", "fuse.gcsfuse",
-    "fuse.rclone", "fuse.ceph", "fuse.goofys", "fuse.mount-s3",
-})  # fmt: skip
-"""Nobody's own: several machines may mount them."""
+
+@dataclass(slots=True)
+class _Look:
+    """One look at all directories: what was found so far."""
+
+    table: Sequence[Mount]
+    expected: Sequence[str]
+    places: list[Place] = field(default_factory=list)
+    sizes: dict[str, Sizes | None] = field(default_factory=dict)
+    """By mount point, of those that may hang."""
+    stale: dict[str, int] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mount:
-    """One line of `/proc/self/mountinfo`."""
+class Storage:
+    """The filesystems behind some directories; remembers where they were mounted."""
 
-    device: str
-    """`259:2`; btrfs and overlay subvolumes have made-up ones, but one each."""
-    point: str
-    kind: str
-    source: str
+    def __init__(self, tree: Tree, directories: Sequence[str], probes: Probes) -> None:
+        self._tree = tree
+        self._directories = tuple(dict.fromkeys(directories))
+        self._probes = probes
+        self._were_on: dict[str, str] = {}
 
+    def read(self, mounts: Mounts) -> tuple[tuple[Filesystem, ...] | None, tuple[str, ...]]:
+        """Each filesystem once; `None`: not known, or there are no model directories."""
+        if not self._directories or mounts.table is None:
+            return None, ()
+        look = _Look(table=mounts.table, expected=mounts.expected)
+        slow: dict[str, tuple[Mount, list[tuple[str, str]]]] = {}
+        for directory in self._directories:
+            found = self._resolved(directory, look)
+            if found is None:
+                continue
+            path, mount = found
+            if may_hang(kind_of(mount.kind, mount.source)) and self._tree.is_live:
+                key = f"{mount.point}\0{mount.number}\0{mount.device}"
+                slow.setdefault(key, (mount, []))[1].append((directory, path))
+            else:
+                self._place(directory, path, mount, look)
+        self._ask(slow, look)
+        return self._filesystems(look), tuple(look.problems)
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Room:
-    """What `statvfs` says."""
+    # -- from a directory to the mount it is on ----------------------------------------------------
 
-    free_bytes: int
-    total_bytes: int
-
-
-def read(
-    root: Path, directories: Sequence[Path]
-) -> tuple[tuple[Filesystem, ...] | None, list[str]]:
-    """The filesystems of the directories that exist; `None`: no model directory was given."""
-    if not directories:
-        return None, []
-    mounts = parse_mountinfo((root / "proc/self/mountinfo").read_text())
-    problems: list[str] = []
-    there: list[Path] = []
-    for directory in directories:
-        if directory.is_dir():
-            there.append(directory.resolve())
-        else:
-            problems.append(f"the model directory {directory} does not exist or cannot be read")
-    found, said = filesystems(mounts, there, _room)
-    return found, problems + said
-
-
-def filesystems(
-    mounts: Sequence[Mount], directories: Iterable[Path], room: Callable[[Path], Room]
-) -> tuple[tuple[Filesystem, ...], list[str]]:
-    """One entry per filesystem, whatever it is called where it is mounted: bind mounts and
-    subdirectories add
-    nothing.
-    """
-    problems: list[str] = []
-    by_identity: dict[tuple[str, ...], tuple[Mount, list[str], Path]] = {}
-    for directory in directories:
-        mount = mount_of(mounts, directory)
-        if mount is None:
-            problems.append(f"no mount is known for the model directory {directory}")
-            continue
-        shared = mount.kind in SHARED_TYPES
-        # A network filesystem may get a device number per mount; its source is what it is.
-        identity = ("shared", mount.source) if shared else ("local", mount.device)
-        _, points, _ = by_identity.setdefault(identity, (mount, [], directory))
-        if mount.point not in points:
-            points.append(mount.point)
-    found = []
-    for mount, points, directory in by_identity.values():
-        free = total = None
+    def _resolved(self, directory: str, look: _Look) -> tuple[str, Mount] | None:
         try:
-            sizes = room(directory)
-            free, total = sizes.free_bytes, sizes.total_bytes
+            path = self._tree.resolve(directory, until=lambda path: _stops_at(look.table, path))
+        except (OSError, ValueError) as cause:
+            if self._tree.is_live:
+                point = self._unmounted(directory, directory, mount_of(look.table, directory), look)
+                if point is None:
+                    self._missing(directory, getattr(cause, "strerror", None) or str(cause), look)
+                return None
+            path = directory
+            look.problems.append(
+                f"storage: {shown(directory)} is not below --root: taken to be what it is called"
+            )
+        mount = mount_of(look.table, path)
+        if mount is None:
+            look.problems.append(f"storage: no mount is known for {shown(directory)}")
+            return None
+        return path, mount
+
+    def _place(self, directory: str, path: str, mount: Mount, look: _Look) -> None:
+        """Take a directory that can be looked at, if it is one and what it should be."""
+        kind = kind_of(mount.kind, mount.source)
+        if kind in {Kind.PSEUDO, Kind.AUTOMOUNT}:
+            what = "an automount that mounts nothing" if kind is Kind.AUTOMOUNT else "no place"
+            look.problems.append(
+                f"storage: {shown(directory)} is on {mount.kind}, {what} for models: left out"
+            )
+            return
+        if self._unmounted(directory, path, mount, look) is not None:
+            return
+        if kind is Kind.LOCAL and self._tree.is_live:
+            try:
+                with os.scandir(path) as entries:
+                    is_empty = next(entries, None) is None
+            except PermissionError:
+                is_empty = False
+            except OSError as cause:
+                self._missing(directory, cause.strerror or str(cause), look)
+                return
+            if looks_unmounted(path, mount, is_empty=is_empty):
+                look.problems.append(
+                    f"storage: {shown(directory)} is an empty directory on the root disk, where"
+                    " something is usually mounted: not counted as room; mount what belongs there,"
+                    f" or if nothing does: touch {shown(path)}/.local"
+                )
+                return
+        self._were_on[directory] = mount.point
+        look.places.append(Place(directory=path, mount=mount))
+
+    def _unmounted(self, directory: str, path: str, mount: Mount | None, look: _Look) -> str | None:
+        """The mount point above it with nothing mounted, if there is one: said as a problem."""
+        if mount is None:
+            return None
+        point = should_be_mounted(path, mount, look.expected)
+        why = "/etc/fstab or a mount unit names it"
+        was_on = self._were_on.get(directory)
+        # On a mount above the one it was on: what was there is gone, not moved.
+        if point is None and was_on is not None and _is_above(mount.point, was_on, path):
+            point, why = was_on, "it was"
+        if point is not None:
+            look.problems.append(
+                f"storage: nothing is mounted on {shown(point)}, and {why}:"
+                f" {shown(directory)} is not counted as room of {shown(mount.source)}"
+            )
+        return point
+
+    def _missing(self, directory: str, why: str, look: _Look) -> None:
+        look.problems.append(f"storage: the model directory {shown(directory)}: {_lower(why)}")
+
+    # -- mounts that may hang ----------------------------------------------------------------------
+
+    def _ask(self, slow: dict[str, tuple[Mount, list[tuple[str, str]]]], look: _Look) -> None:
+        asked = {key: [path for _, path in wanted] for key, (_, wanted) in slow.items()}
+        heard = self._probes.ask(asked)
+        if any(kind_of(mount.kind, mount.source) is Kind.AUTOMOUNT for mount, _ in slow.values()):
+            # Asking has mounted what belongs there.
+            look.table = read_table(self._tree)[0] or look.table
+        for key, (mount, wanted) in slow.items():
+            for directory, path in wanted:
+                self._take(directory, path, mount, heard[key], look)
+
+    def _take(self, directory: str, path: str, mount: Mount, heard: Heard, look: _Look) -> None:
+        answer = (heard.answers or {}).get(path, Answer())
+        if heard.waiting_since is not None:
+            self._say_waiting(mount, heard, look)
+            if heard.answered_at is not None:
+                look.stale.setdefault(mount.point, int(heard.answered_at))
+        if answer.problem is not None:
+            self._missing(directory, answer.problem, look)
+            return
+        here: Mount | None = mount
+        if answer.real is not None:
+            # A link, or an automount, leads to another mount.
+            here = mount_of(look.table, answer.real) or mount
+        if here is None or answer.sizes is None:
+            if kind_of(mount.kind, mount.source) is not Kind.AUTOMOUNT:
+                look.sizes.setdefault(mount.point, None)
+                look.places.append(Place(directory=path, mount=mount))
+            return
+        look.sizes.setdefault(here.point, answer.sizes)
+        self._place(directory, answer.real or path, here, look)
+
+    def _say_waiting(self, mount: Mount, heard: Heard, look: _Look) -> None:
+        since = _clock(heard.waiting_since or 0)
+        last = (
+            "it has never answered"
+            if heard.answered_at is None
+            else f"its numbers are of {_clock(heard.answered_at)}"
+        )
+        problem = (
+            f"storage: {shown(mount.source)} on {shown(mount.point)} does not answer"
+            f" since {since}; {last}"
+        )
+        if problem not in look.problems:
+            look.problems.append(problem)
+
+    # -- from mounts to bytes ----------------------------------------------------------------------
+
+    def _filesystems(self, look: _Look) -> tuple[Filesystem, ...]:
+        found = [(pool, self._sizes(pool, look)) for pool in pools(look.places)]
+        again = merged(found)
+        if again is not None:
+            found = [(pool, self._sizes(pool, look)) for pool in again]
+        made = []
+        for pool, asked in found:
+            stale = [look.stale[p.mount.point] for p in pool.places if p.mount.point in look.stale]
+            made.append(filesystem(pool, asked, stale_since=min(stale, default=None)))
+            if pool.read_only and pool.kind is not Kind.SHARED:
+                look.problems.append(
+                    f"storage: {shown(pool.name)} is mounted read-only on"
+                    f" {', '.join(map(shown, pool.mounts))}: nothing can be written there"
+                )
+        return tuple(made)
+
+    def _sizes(self, pool: Pool, look: _Look) -> list[Sizes | None]:
+        return [self._size(place, look) for place in pool.places]
+
+    def _size(self, place: Place, look: _Look) -> Sizes | None:
+        if place.mount.point in look.sizes:
+            return look.sizes[place.mount.point]
+        if not self._tree.is_live:
+            return None
+        try:
+            said = os.statvfs(place.directory)
         except OSError as cause:
-            problems.append(f"the room on {mount.point} is not known: {cause.strerror}")
-        found.append(
-            Filesystem(
-                filesystem=mount.source,
-                mounts=tuple(sorted(points)),
-                shared=mount.kind in SHARED_TYPES,
-                free_bytes=free,
-                total_bytes=total,
-            )
+            problem = f"storage: the size of {shown(place.mount.point)} is not known"
+            look.problems.append(f"{problem}: {_lower(cause.strerror or str(cause))}")
+            return None
+        return sizes(
+            block=said.f_bsize,
+            fragment=said.f_frsize,
+            blocks=said.f_blocks,
+            available=said.f_bavail,
+            fsid=said.f_fsid,
         )
-    return tuple(sorted(found, key=lambda one: (one.filesystem, one.mounts))), problems
 
 
-def mount_of(mounts: Sequence[Mount], directory: Path) -> Mount | None:
-    """The mount a directory is on: the longest mount point above it, of equal ones the last
-    mounted.
-    """
-    best: Mount | None = None
-    for mount in mounts:
-        above = Path(mount.point)
-        if (above == directory or above in directory.parents) and (
-            best is None or len(mount.point) >= len(best.point)
-        ):
-            best = mount
-    return best
-
-
-def parse_mountinfo(text: str) -> list[Mount]:
-    """`36 35 98:0 /root /mnt rw,noatime master:1 - ext3 /dev/root rw`; optional fields end at the
-    dash.
-    """
-    found = []
-    for line in text.splitlines():
-        head, dash, tail = line.partition(" - ")
-        fields, rest = head.split(" "), tail.split(" ")
-        if not dash or len(fields) < 5 or len(rest) < 2:
-            continue
-        found.append(
-            Mount(
-                device=fields[2],
-                point=_unescaped(fields[4]),
-                kind=rest[0],
-                source=_unescaped(rest[1]),
-            )
-        )
-    return found
-
-
-def _unescaped(text: str) -> str:
-    return re.sub(r"\\([0-7]{3})", lambda m: chr(int(m[1], 8)), text)
-
-
-def _room(directory: Path) -> Room:
-    found = os.statvfs(directory)
-    # What root alone may use is not free for a model.
-    return Room(
-        free_bytes=found.f_bavail * found.f_frsize, total_bytes=found.f_blocks * found.f_frsize
+def _stops_at(table: Iterable[Mount], path: str) -> bool:
+    """Whether a mount begins here that must not be touched."""
+    return any(
+        mount.point == path and may_hang(kind_of(mount.kind, mount.source)) for mount in table
     )
+
+
+def _is_above(point: str, before: str, path: str) -> bool:
+    return point != before and is_within(before, point) and is_within(path, before)
+
+
+def _clock(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _lower(sentence: str) -> str:
+    return sentence[:1].lower() + sentence[1:]
