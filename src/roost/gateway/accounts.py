@@ -10,7 +10,9 @@ from typing import Final
 
 import msgspec
 
-TTFT_BOUNDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)  # fmt: skip
+TTFT_BOUNDS: Final = tuple(
+    float(text) for text in "0.005 0.01 0.025 0.05 0.1 0.25 0.5 1 2.5 5 10 30 60 120 300".split()
+)
 UNKNOWN_MODEL: Final = "_unknown"
 """All names that are no model share it; no model can be called so."""
 NO_MODEL: Final = "_none"
@@ -42,7 +44,7 @@ class Event(msgspec.Struct, omit_defaults=True, gc=False, kw_only=True):
     path: str
     status: int
     ended_by: str
-    """`engine`: with its answer. `client`: it left. `gateway`: it refused. `cut`: the engine broke off."""
+    """`engine`: it answered. `client`: it left. `gateway`: it refused. `cut`: engine broke off."""
     duration_ms: float
     key: str | None = None
     model: str | None = None
@@ -58,7 +60,7 @@ class Log:
     """
     Lines of JSON to a file descriptor, written by a thread.
 
-    Nobody who reads too slowly holds the gateway up: lines past `most` that wait are dropped and counted.
+    A slow reader holds nothing up: lines past `most` that wait are dropped and counted.
     """
 
     def __init__(self, fd: int, *, most: int = 20_000) -> None:
@@ -102,7 +104,7 @@ class Log:
             lines = [self._lines.popleft() for _ in range(len(self._lines))]
             if lines:
                 self._write_all(b"\n".join(lines) + b"\n")
-            elif self._closed:
+            if self._closed and not self._lines:
                 return
 
     def _write_all(self, text: bytes) -> None:

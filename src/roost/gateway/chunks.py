@@ -18,9 +18,9 @@ class ChunkWalker:
     """
     Walks a chunked body block by block.
 
-    `feed` says how far it came; what it left over goes in front of the next block. `data` has the block's
-    data, `forward_to` ends what may be passed on verbatim: all but size lines that are not whole, the last
-    chunk and the trailers.
+    `feed` says how far it came; what it left over goes in front of the next block. `data` has the
+    block's data, `forward_to` ends what may be passed on verbatim: all but size lines that are not
+    whole, the last chunk and the trailers.
     """
 
     __slots__ = ("_crlf", "_left", "_trailers", "data", "done", "forward_to")

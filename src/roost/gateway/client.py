@@ -52,7 +52,7 @@ _ids: Final = _Ids()
 
 
 class ClientConnection(asyncio.Protocol):
-    """An asyncio protocol. Keeps nothing of a request but the one being read and the one in flight."""
+    """An asyncio protocol: one request is read, one is in flight, what follows is held."""
 
     __slots__ = (
         "_buffer",
@@ -267,8 +267,7 @@ class ClientConnection(asyncio.Protocol):
                     )
                 )
                 return False
-            if self.deadline > self._loop.time() + limits.head_s:
-                self.deadline = self._loop.time() + limits.head_s
+            self.deadline = min(self.deadline, self._loop.time() + limits.head_s)
             return False
         head = parse_request(buffer[: end + 4], most_headers=limits.headers)
         self._buffer = buffer[end + 4 :]
@@ -448,7 +447,7 @@ class ClientConnection(asyncio.Protocol):
             self.deadline = self._loop.time() + self._context.limits.keep_alive_s
 
     def _refuse_connection(self, refusal: Refusal) -> None:
-        """What came is not HTTP, or not in time: answer and close, since nobody knows what comes next."""
+        """What came is not HTTP, or not in time: answer and close; what comes next is unknown."""
         self._drop_request()
         body = refusal.body()
         self.write(
@@ -512,7 +511,7 @@ class ClientConnection(asyncio.Protocol):
         self._linger()
 
     def _reset(self) -> None:
-        """Close so that the client sees a broken transfer, even with a body that ends with the connection."""
+        """Reset: a body that ends with its connection cannot be called broken in another way."""
         if self._transport is None:
             return
         sock = self._transport.get_extra_info("socket")

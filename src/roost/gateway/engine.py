@@ -1,4 +1,4 @@
-"""A connection to an engine: one request at a time, its answer passed on as it comes, then kept for the next."""
+"""A connection to an engine: one request at a time, its answer passed on as it comes."""
 
 import asyncio
 from enum import Enum
@@ -21,7 +21,7 @@ class Outcome(Enum):
     SILENT = "silent"
     """No byte of the answer in time."""
     CUT = "cut"
-    """Anything else that is no whole answer; the relay has the cause and knows what the client has seen."""
+    """No whole answer for another reason; the relay has the cause and what the client has seen."""
 
 
 class Owner(Protocol):

@@ -23,7 +23,7 @@ from roost.gateway.request import Request
 from roost.gateway.table import Endpoint, Model, RoutingTable
 
 _STALE_S = 1.0
-"""A reused connection that closes unanswered within this was closing already; later, the engine was at work."""
+"""A reused connection that closes unanswered so soon was closing; later, the engine was at work."""
 
 
 class Context:
@@ -66,7 +66,7 @@ class Client(Protocol):
 
 
 class Exchange:
-    """One request that goes to an engine. `run` is its coroutine; cancelling it closes the engine's connection."""
+    """One request for an engine. Cancelling its coroutine `run` closes the engine's connection."""
 
     __slots__ = (
         "_accounted",
@@ -157,7 +157,10 @@ class Exchange:
         if endpoint is not None:
             self._release(endpoint)
         self._request.let_go(self._context)
-        self._account()
+        try:
+            self._account()
+        except Exception as error:  # noqa: BLE001 - a fault in the books is not the client's
+            self._context.accounts.log.say("gateway.not_accounted", cause=repr(error))
 
     def pause(self) -> None:
         """The client takes no more for now."""

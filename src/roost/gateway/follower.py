@@ -89,7 +89,7 @@ class Follower:
             if version is not None
             else "?revision=-1&incarnation=-1&epoch=-1"
         )
-        # Right after start the first answer is wanted at once, whether or not it brings anything new.
+        # Right after start the first answer is wanted at once, even if it brings nothing new.
         wait = _WAIT_S if self._table.confirmed.is_set() else 0
         status, body = await fetch(
             server,
@@ -101,9 +101,7 @@ class Follower:
             self.heard_at = time.time()
             first = not self._table.confirmed.is_set()
             self._table.confirmed.set()
-            if first or wait:
-                return False
-            return True
+            return not (first or wait)
         if status == 200:
             try:
                 snapshot = decode_snapshot(body)

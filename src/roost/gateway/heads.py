@@ -1,4 +1,4 @@
-"""What the head of a request and of an answer says; one that bends the grammar is refused, never repaired."""
+"""What the heads of requests and answers say; one that bends the grammar is refused."""
 
 import re
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ _HOP_BY_HOP: Final = frozenset(
         b"upgrade",
     }
 )
-# The client's own credentials, what the gateway says itself, and encodings that would hold a stream back.
+# The client's credentials, what the gateway says itself, encodings that would hold a stream back.
 _NOT_TO_ENGINE: Final = _HOP_BY_HOP | {
     b"accept-encoding",
     b"api-key",
@@ -45,7 +45,7 @@ class BadHead(Exception):
 
 
 def has_bare_lf(data: bytes) -> bool:
-    """Whether a line ends without CR: seen before the head is whole, so that nobody waits for its end."""
+    """Whether a line ends without CR; seen before the head is whole, so that nobody waits."""
     return _BARE_LF.search(data) is not None
 
 
@@ -207,7 +207,7 @@ def _length(value: bytes) -> int:
 def _heed_connection(
     connection: bytes, http11: bool, lines: Sequence[bytes]
 ) -> tuple[bool, list[bytes]]:
-    """Whether the connection stays open, and the lines without the headers that `Connection` names."""
+    """Whether the connection stays open, and the lines that `Connection` does not name."""
     named = {token.strip().lower() for token in connection.split(b",")}
     keep_alive = b"close" not in named and (http11 or b"keep-alive" in named)
     if not named <= _PERSISTENCE:

@@ -32,6 +32,6 @@ class Limits:
     """Below the 5 s after which llama.cpp and vLLM close an idle connection."""
     engine_idle_connections: int = 64
     first_snapshot_s: float = 3
-    """Right after start a request for an unknown model or by an unknown key waits so long for news."""
+    """Right after start, a request for an unknown model or by an unknown key waits for news."""
     drain_s: float = 30
     sweep_s: float = 0.5

@@ -42,7 +42,7 @@ class GatewayCollector(Collector):
         accounts, table = context.accounts, context.table
         requests = CounterMetricFamily(
             names.GATEWAY_REQUESTS.removesuffix("_total"),
-            "Requests that are over, by model and status; 499: the client left, 502: the engine broke off.",
+            "Requests that are over; 499: the client left, 502: the engine broke off.",
             labels=("model", "code"),
         )
         for (name, code), count in accounts.requests.items():

@@ -44,7 +44,7 @@ def read_ask(body: bytes) -> tuple[str, bool]:
         raise BadBody("the body is nested too deeply") from None
     except UnicodeDecodeError:
         raise BadBody("the body is not UTF-8") from None
-    return ask.model, ask.stream == b"true"
+    return ask.model, bytes(ask.stream) == b"true"
 
 
 def _sentence(text: str) -> str:
@@ -56,8 +56,8 @@ def with_model(body: bytes, name: str) -> bytes:
     """`body` with `name` as the value of the top-level object's `model`; as it was where there is none."""
     value = msgspec.json.encode(name)
     if body.count(_KEY) == 1:
-        # Nearly every body. The one mention may still be deeper down while the key itself is spelt with
-        # escapes, so the outcome is read again.
+        # Nearly every body. The one mention may still be deeper down while the key itself is
+        # spelt with escapes, so the outcome is read again.
         at = body.index(_KEY) + len(_KEY)
         found = re.compile(rb"[ \t\r\n]*:[ \t\r\n]*").match(body, at)
         text = _STRING.match(body, found.end()) if found else None

@@ -36,7 +36,7 @@ class Relay:
     """
     Takes an answer as it arrives and writes it to the client at once.
 
-    The engine's connection calls `begin`, `pass_on`, then `complete` or `cut`; each reading ends with `flush`.
+    The engine's connection calls `begin`, `pass_on`, then `complete` or `cut`; after each, `flush`.
     """
 
     __slots__ = (
