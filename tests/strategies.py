@@ -29,16 +29,16 @@ T = TypeVar("T")
 
 
 def mostly(usual: T, *others: T) -> st.SearchStrategy[T]:
-    """`usual` in most cases, one of `others` now and then."""
-    return st.sampled_from([usual] * (3 * len(others)) + list(others))
+    """`usual` nine times in ten, else one of `others`."""
+    return st.sampled_from([usual] * (9 * len(others)) + list(others))
 
 
 @st.composite
 def gpu_lists(draw: st.DrawFn, node: str) -> tuple[Gpu, ...]:
     """0 to 4 cards, mostly of one class; NVLink whole, split, partly known or not known."""
-    count = draw(st.sampled_from([0, 1, 2, 2, 3, 4, 4]))
-    main = draw(st.sampled_from(CLASSES))
-    mixed = draw(mostly(False, True))
+    count = draw(st.sampled_from([4, 2, 3, 4, 1, 2, 0]))
+    main = draw(st.sampled_from([CLASSES[0], CLASSES[0], CLASSES[0], *CLASSES]))
+    mixed = draw(st.sampled_from([False, False, True]))
     size = draw(st.sampled_from([None, 24 * GB, 80 * GB]))
     domains = draw(
         st.sampled_from(
@@ -62,8 +62,8 @@ def gpu_lists(draw: st.DrawFn, node: str) -> tuple[Gpu, ...]:
             Gpu(
                 index=index,
                 uuid=draw(mostly(GpuUuid(f"GPU-{node}-{index}"), None)),
-                gpu_class=draw(st.sampled_from(CLASSES)) if mixed else main,
-                memory_bytes=draw(mostly(size, None, 16 * GB, 80 * GB)),
+                gpu_class=draw(st.sampled_from([main, *CLASSES])) if mixed else main,
+                memory_bytes=draw(st.sampled_from([size, size, size, None, 16 * GB, 80 * GB])),
                 nvlink_domain=domains[at],
                 healthy=draw(mostly(True, None, False)),
                 unhealthy_reason=draw(mostly(None, "3 uncorrectable ECC errors")),
@@ -75,15 +75,15 @@ def gpu_lists(draw: st.DrawFn, node: str) -> tuple[Gpu, ...]:
 
 ATTACHMENTS = st.sampled_from(
     [
-        None,
-        (),
-        (("ib0", ()),),
         (("ib0", ("mlx5_0",)),),
         (("ib0", ("mlx5_0",)),),
         (("ib0", ("mlx5_0", "mlx5_1")), ("ib1", ())),
         (("ib0", ("mlx5_0",)), ("ib1", ("mlx5_1",))),
         (("ib1", ("mlx5_1",)), ("ib0", ("mlx5_0",))),
         (("ib1", ("mlx5_1", "mlx5_2")),),
+        (("ib0", ()),),
+        (),
+        None,
     ]
 )
 
@@ -130,7 +130,7 @@ def nodes(draw: st.DrawFn, name: str = "n1") -> Node:
             engines=draw(
                 mostly(None, frozenset(), frozenset({"vllm"}), frozenset({"vllm", "llama.cpp"}))
             ),
-            gpus=draw(st.one_of(gpu_lists(name), gpu_lists(name), gpu_lists(name), st.none())),
+            gpus=draw(gpu_lists(name)) if draw(mostly(True, False)) else None,
             fabrics=None
             if reported is None
             else tuple(
@@ -156,17 +156,22 @@ def renamed(node: Node, name: str) -> Node:
 @st.composite
 def node_lists(draw: st.DrawFn, *, least: int = 0) -> tuple[Node, ...]:
     """Up to six nodes: copies of one with small changes, or each for itself."""
-    names = draw(st.lists(st.sampled_from(NODE_NAMES), min_size=least, unique=True))
+    names = draw(st.permutations(NODE_NAMES))
+    names = names[: draw(st.sampled_from([4, 6, 3, 5, 2, 1, least]))]
     if draw(st.booleans()):
         return tuple(draw(nodes(name)) for name in names)
     template = draw(nodes())
     found = []
     for name in names:
         node = renamed(template, name)
-        if draw(mostly(False, True)):
-            node = renamed(replace(draw(nodes()), facts=node.facts), name)
-        if draw(mostly(False, True)):
-            node = replace(node, facts=replace(node.facts, fabrics=draw(nodes()).facts.fabrics))
+        change = draw(
+            st.sampled_from(["", "", "", "node", "fabrics", "gpus", "memory_bytes", "labels"])
+        )
+        if change == "node":
+            node = replace(draw(nodes(name)), facts=node.facts)
+        elif change:
+            fact = getattr(draw(nodes(name)).facts, change)
+            node = replace(node, facts=replace(node.facts, **{change: fact}))
         found.append(node)
     return tuple(found)
 
@@ -216,7 +221,7 @@ def fleets(draw: st.DrawFn, *, least: int = 0, held: bool = True) -> Fleet:
     holds: list[Allocation] = []
     if held:
         for node in machines:
-            if draw(st.booleans()):
+            if draw(st.sampled_from([False, False, True])):
                 holds.extend(draw(allocations(node)))
     return Fleet(nodes=machines, allocations=tuple(draw(st.permutations(holds))))
 
@@ -224,9 +229,9 @@ def fleets(draw: st.DrawFn, *, least: int = 0, held: bool = True) -> Fleet:
 @st.composite
 def profiles(draw: st.DrawFn, name: str = "p0", *, most_nodes: int = 3) -> Profile:
     """One that asks for little in most ways, so that it often fits."""
-    gpu_class = draw(st.sampled_from([None, *CLASSES, CLASSES[0]]))
-    count = draw(st.sampled_from([1, 1, 2, 2, 3, 4])) if gpu_class else 0
-    several = draw(st.sampled_from([1, 1, 2, 3])) if gpu_class else 1
+    gpu_class = draw(st.sampled_from([*[CLASSES[0]] * 6, CLASSES[1], CLASSES[2], None, None]))
+    count = draw(st.sampled_from([1, 1, 1, 2, 2, 2, 3, 4])) if gpu_class else 0
+    several = draw(st.sampled_from([1, 1, 1, 2, 2, 3])) if gpu_class else 1
     return Profile(
         name=ProfileName(name),
         engine=draw(st.sampled_from(ENGINES)),
@@ -240,7 +245,9 @@ def profiles(draw: st.DrawFn, name: str = "p0", *, most_nodes: int = 3) -> Profi
         node_selector=draw(mostly({}, {"pool": "x"}, {"pool": "y", "ram": "32g"})),
         min_memory_bytes=draw(mostly(None, 8 * GB, 32 * GB)),
         min_disk_bytes=draw(mostly(None, 10 * GB, 40 * GB)),
-        min_gpu_memory_bytes=draw(mostly(None, 24 * GB)) if gpu_class else None,
+        min_gpu_memory_bytes=draw(st.sampled_from([None, None, None, 24 * GB]))
+        if gpu_class
+        else None,
     )
 
 
@@ -257,7 +264,8 @@ def catalogs(
                 replicas=draw(st.integers(least, most_replicas)),
                 priority=draw(mostly(0, 1)),
                 profiles=tuple(
-                    draw(profiles(f"p{which}")) for which in range(draw(st.integers(1, 3)))
+                    draw(profiles(f"p{which}"))
+                    for which in range(draw(st.sampled_from([1, 2, 1, 3])))
                 ),
             )
             for at in range(count)
@@ -278,5 +286,5 @@ class World:
     fleet: Fleet
 
 
-worlds = st.builds(World, catalogs(), fleets())
-"""Any catalog, any fleet."""
+worlds = st.builds(World, catalogs(least=1), fleets())
+"""At least one replica is asked for; of any fleet."""
