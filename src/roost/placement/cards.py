@@ -5,19 +5,27 @@ Everything here follows from what kind of cards they are, so thousands of equal 
 """
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from roost.domain.gpu import Gpu, GpuClass
-from roost.placement import nvlink
+from roost.placement import bits, nvlink
 
 CardsKey: TypeAlias = tuple[tuple[int, str, int | None, int | None], ...]
 
 
-class Kind(NamedTuple):
-    """Cards that a profile can use: their class, and the memory each must have."""
+class Kind:
+    """Cards that a profile can use; compared by identity, so a catalog has one for each."""
 
-    gpu_class: GpuClass
-    least_memory: int | None
+    __slots__ = ("gpu_class", "least_memory")
+
+    def __init__(self, gpu_class: GpuClass, least_memory: int | None) -> None:
+        self.gpu_class = gpu_class
+        self.least_memory = least_memory
+        """Of each card; `None` is no requirement."""
+
+
+_REMEMBERED: Final = 20_000
+"""A node of 8 cards has at most 256 states; of more cards, not all states are remembered."""
 
 
 class Room(NamedTuple):
@@ -32,7 +40,16 @@ class Room(NamedTuple):
 class Cards:
     """The cards of one or many nodes; unchanging, compared by identity."""
 
-    __slots__ = ("_by_domain", "_kinds", "_memory", "_rooms", "count", "of_class", "unknown_domain")
+    __slots__ = (
+        "_by_domain",
+        "_chosen",
+        "_kinds",
+        "_memory",
+        "_rooms",
+        "count",
+        "of_class",
+        "unknown_domain",
+    )
 
     def __init__(self, gpus: Sequence[Gpu]) -> None:
         of_class: dict[GpuClass, int] = {}
@@ -52,6 +69,7 @@ class Cards:
         self._memory = tuple(gpu.memory_bytes for gpu in gpus)
         self._kinds: dict[Kind, int] = {}
         self._rooms: dict[tuple[Kind, int], Room] = {}
+        self._chosen: dict[tuple[Kind, int, int], tuple[int, ...]] = {}
 
     def of_kind(self, kind: Kind) -> int:
         """The cards of the class that have the memory asked for, or don't report theirs."""
@@ -71,19 +89,29 @@ class Cards:
         known = self._rooms.get(key)
         if known is None:
             usable = self.of_kind(kind) & free
+            if len(self._rooms) >= _REMEMBERED:
+                self._rooms.clear()
             known = self._rooms[key] = Room(
                 usable.bit_count(),
                 nvlink.span(self._by_domain, self.unknown_domain, usable),
             )
         return known
 
-    def choose(self, kind: Kind, free: int, count: int) -> int:
+    def choose(self, kind: Kind, free: int, count: int) -> tuple[int, ...]:
         """The positions to take for a group of `count`."""
-        free &= self.of_class.get(kind.gpu_class, 0)
-        return nvlink.choose(self._by_domain, free, free & self.of_kind(kind), count)
+        key = (kind, free, count)
+        known = self._chosen.get(key)
+        if known is None:
+            free &= self.of_class.get(kind.gpu_class, 0)
+            chosen = nvlink.choose(self._by_domain, free, free & self.of_kind(kind), count)
+            if len(self._chosen) >= _REMEMBERED:
+                self._chosen.clear()
+            known = self._chosen[key] = tuple(bits.members(chosen))
+        return known
 
-    def domains_of(self, cards: int) -> tuple[int, bool]:
+    def domains_of(self, positions: Iterable[int]) -> tuple[int, bool]:
         """How many known NVLink domains these are in, and whether some are in an unknown one."""
+        cards = sum(1 << position for position in positions)
         return nvlink.touched(self._by_domain, self.unknown_domain, cards)
 
 

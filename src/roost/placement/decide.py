@@ -9,7 +9,7 @@ from roost.domain.fabric import FabricName
 from roost.domain.gpu import GpuUuid
 from roost.domain.model import Model, ModelName
 from roost.domain.profile import ProfileName
-from roost.placement import bits, groups, ranking, remedies, why
+from roost.placement import groups, ranking, remedies, why
 from roost.placement.decision import Outcome, Remedy, ShardPlacement, Tried
 from roost.placement.history import Moment
 from roost.placement.needs import Need
@@ -178,7 +178,7 @@ def _shard(rank: int, need: Need, row: Row, fabric: FabricName | None) -> ShardP
     gpus: tuple[int, ...] = ()
     uuids: tuple[GpuUuid, ...] = ()
     if row.cards is not None and need.kind is not None:
-        positions = bits.members(row.cards.choose(need.kind, row.free, need.cards))
+        positions = row.cards.choose(need.kind, row.free, need.cards)
         chosen = [row.gpus[position] for position in positions]
         gpus = tuple([gpu.index for gpu in chosen])
         uuids = tuple([gpu.uuid for gpu in chosen if gpu.uuid is not None])

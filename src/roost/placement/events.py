@@ -45,15 +45,13 @@ def _replaced(view: View, place: int, old: Row, new: Row, may_change: tuple[Face
         if sets is not lasting.sets or fabrics is not lasting.fabrics:
             lasting = Lasting(lasting.needs, lasting.every, sets, fabrics)
     at, inside = divmod(place, CHUNK)
-    chunk = list(view.rows[at])
-    chunk[inside] = new
-    rows = list(view.rows)
-    rows[at] = tuple(chunk)
+    rows, chunk = view.rows, view.rows[at]
+    chunk = (*chunk[:inside], new, *chunk[inside + 1 :])
     return View(
         view.needs,
         view.rules,
         view.places,
-        tuple(rows),
+        (*rows[:at], chunk, *rows[at + 1 :]),
         lasting,
         _flipped(view.present, may_change, old, new, place),
         _renumbered(view, place, old, new),
@@ -67,10 +65,7 @@ def _flipped(
     changed: list[int] | None = None
     bit = 0
     for facet in by:
-        before, after = facet.value(old), facet.value(new)
-        if before == after:
-            continue
-        for number in facet.sets(before) ^ facet.sets(after):
+        for number in facet.flips(old, new):
             if changed is None:
                 changed = list(sets)
                 bit = 1 << place
@@ -81,10 +76,11 @@ def _flipped(
 def _renumbered(view: View, place: int, old: Row, new: Row) -> tuple[Slices, ...]:
     """The numbers by which nodes are ranked, with those of one node changed."""
     rules = view.rules
-    changes = [
-        (CPU_REPLICAS, rules.cpu_replicas(old), rules.cpu_replicas(new)),
-        (MEMORY_LEFT, rules.memory_left(old), rules.memory_left(new)),
-    ]
+    changes = []
+    if rules.on_cpu:
+        changes.append((CPU_REPLICAS, old.cpu_replicas, new.cpu_replicas))
+        if old.memory_left != new.memory_left:
+            changes.append((MEMORY_LEFT, rules.memory_left(old), rules.memory_left(new)))
     if old.free != new.free or old.cards is not new.cards:
         classes = {**(old.cards.of_class if old.cards else {})}
         if new.cards is not None and new.cards is not old.cards:

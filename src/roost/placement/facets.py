@@ -4,8 +4,9 @@ Many nodes have equal values, so the sets that follow are worked out once a valu
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Hashable, Iterable
-from typing import Any
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from operator import attrgetter
+from typing import Any, Final
 
 from roost.domain.gpu import GpuClass
 from roost.placement.cards import Cards
@@ -21,24 +22,47 @@ from roost.placement.needs import (
 )
 from roost.placement.rows import Row, disk_size
 
+_REMEMBERED: Final = 20_000
+
 
 class Facet:
-    """`value` of a node decides membership in some sets, and in no others."""
+    """What is read of a node comes to a value, and that decides in which of some sets it is."""
 
-    __slots__ = ("_follows", "_known", "value")
+    __slots__ = ("_flips", "_follows", "_sets", "read", "value")
 
     def __init__(
-        self, value: Callable[[Row], Hashable], follows: Callable[[Any], Iterable[int]]
+        self,
+        read: Callable[[Row], Any],
+        follows: Callable[[Any], Iterable[int]],
+        value: Callable[[Any], Hashable] = lambda read: read,
     ) -> None:
+        self.read = read
+        """Cheap, and enough to see that nothing has changed."""
         self.value = value
         self._follows = follows
-        self._known: dict[Hashable, frozenset[int]] = {}
+        self._sets: dict[Hashable, frozenset[int]] = {}
+        self._flips: dict[tuple[Hashable, Hashable], tuple[int, ...]] = {}
 
     def sets(self, value: Hashable) -> frozenset[int]:
         """The numbers of the sets in which nodes of this value are."""
-        known = self._known.get(value)
+        known = self._sets.get(value)
         if known is None:
-            known = self._known[value] = frozenset(self._follows(value))
+            if len(self._sets) >= _REMEMBERED:
+                self._sets.clear()
+            known = self._sets[value] = frozenset(self._follows(value))
+        return known
+
+    def flips(self, old: Row, new: Row) -> tuple[int, ...]:
+        """The sets that a node enters or leaves."""
+        before, after = self.read(old), self.read(new)
+        if before == after:
+            return ()
+        key = (self.value(before), self.value(after))
+        known = self._flips.get(key)
+        if known is None:
+            if len(self._flips) >= _REMEMBERED:
+                self._flips.clear()
+            known = self._flips[key] = tuple(self.sets(key[0]) ^ self.sets(key[1]))
         return known
 
 
@@ -51,7 +75,7 @@ class Rules:
         self.lasting = _lasting(needs)
         """What a node is."""
         self.states = (
-            Facet(lambda row: row.node.ready, lambda ready: (READY,) if ready else ()),
+            Facet(attrgetter("node.ready"), lambda ready: (READY,) if ready else ()),
             Facet(is_open, lambda is_open: (OPEN,) if is_open else ()),
         )
         """What is said of it."""
@@ -79,8 +103,7 @@ def free_of_class(row: Row, gpu_class: GpuClass) -> int:
 
 
 def _lasting(needs: Needs) -> tuple[Facet, ...]:
-    def labels(row: Row) -> Hashable:
-        carried = row.node.facts.labels
+    def labels(carried: Mapping[str, str]) -> Hashable:
         return tuple(
             number for (key, value), number in needs.labels.items() if carried.get(key) == value
         )
@@ -105,11 +128,11 @@ def _lasting(needs: Needs) -> tuple[Facet, ...]:
             yield from (number for count, number in sets.large.items() if large >= count)
 
     return (
-        Facet(labels, lambda numbers: numbers),
-        Facet(lambda row: row.node.facts.engines, engines),
-        _reaches(lambda row: row.node.facts.memory_bytes, needs.memory_size),
+        Facet(attrgetter("node.facts.labels"), lambda numbers: numbers, labels),
+        Facet(attrgetter("node.facts.engines"), engines),
+        _reaches(attrgetter("node.facts.memory_bytes"), needs.memory_size),
         _reaches(lambda row: disk_size(row.disks), needs.disk_size),
-        Facet(lambda row: row.cards, cards),
+        Facet(attrgetter("cards"), cards),
         Facet(is_on_a_fabric, lambda on_one: (ON_A_FABRIC,) if on_one else ()),
     )
 
@@ -127,9 +150,13 @@ def _held(needs: Needs) -> tuple[Facet, ...]:
             yield from (number for count, number in sets.one_domain.items() if room.span >= count)
 
     return (
-        _reaches(lambda row: row.memory_left, needs.memory),
-        _reaches(lambda row: row.disk_room, needs.disk),
-        Facet(lambda row: (row.cards, row.free, bool(row.taken)), free),
+        _reaches(attrgetter("memory_left"), needs.memory),
+        _reaches(attrgetter("disk_room"), needs.disk),
+        Facet(
+            attrgetter("cards", "free", "taken"),
+            free,
+            lambda read: (read[0], read[1], bool(read[2])),
+        ),
     )
 
 
@@ -150,10 +177,7 @@ def _reaches(amount: Callable[[Row], int | None], thresholds: Thresholds) -> Fac
     """
     everything = len(thresholds.amounts)
 
-    def reached(row: Row) -> int:
-        has = amount(row)
-        if has is None:
-            return everything
-        return bisect_right(thresholds.amounts, max(0, has))
+    def reached(has: int | None) -> int:
+        return everything if has is None else bisect_right(thresholds.amounts, max(0, has))
 
-    return Facet(reached, lambda count: thresholds.sets[:count])
+    return Facet(amount, lambda count: thresholds.sets[:count], reached)

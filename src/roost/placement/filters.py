@@ -37,43 +37,40 @@ def passing(need: Need, view: View) -> int:
 def stages(need: Need, view: View) -> list[Stage]:
     """The filters of one node that `passing` is the meeting of, in order."""
     lasting, present = view.lasting.sets, view.present
-    every = view.lasting.every
-    carrying = every
-    for label in need.labels:
-        carrying &= lasting[label]
-    found = [
-        (Code.NOT_READY, present[READY]),
-        (Code.CORDONED, present[OPEN]),
-        (Code.LABEL_MISMATCH, carrying),
-        (Code.ENGINE_ABSENT, lasting[need.engine]),
-    ]
+    found = [(Code.NOT_READY, present[READY]), (Code.CORDONED, present[OPEN])]
+    if need.labels:
+        carrying = view.lasting.every
+        for label in need.labels:
+            carrying &= lasting[label]
+        found.append((Code.LABEL_MISMATCH, carrying))
+    found.append((Code.ENGINE_ABSENT, lasting[need.engine]))
     if need.memory >= 0:
         found.append((Code.MEMORY_SHORT, present[need.memory]))
     if need.disk >= 0:
         found.append((Code.DISK_SHORT, present[need.disk]))
     if need.kind is not None:
-        found += (
-            (Code.GPUS_UNKNOWN, lasting[REPORTS_GPUS]),
-            (Code.GPU_CLASS_ABSENT, lasting[need.of_class]),
-            (Code.GPU_MEMORY_SHORT, lasting[need.large]),
-            (Code.GPUS_SHORT, present[need.usable]),
-        )
+        found.append((Code.GPUS_UNKNOWN, lasting[REPORTS_GPUS]))
+        found.append((Code.GPU_CLASS_ABSENT, lasting[need.of_class]))
+        if need.kind.least_memory is not None:
+            found.append((Code.GPU_MEMORY_SHORT, lasting[need.large]))
+        found.append((Code.GPUS_SHORT, present[need.usable]))
     if need.nodes > 1:
         found.append((Code.NO_FABRIC, lasting[ON_A_FABRIC]))
     return found
 
 
 def counts(need: Need, view: View, fit: int) -> dict[Code, int]:
-    """Each node that is not among `fit` charged to the first filter that stops it."""
+    """Each node that is not among the `fit` nodes charged to the first filter that stops it."""
     charged: dict[Code, int] = {}
-    left = view.lasting.every
+    left, many = view.lasting.every, view.size
     for code, through in stages(need, view):
-        passed = left & through
-        if passed != left:
-            charged[code] = (left ^ passed).bit_count()
-            left = passed
-    if left != fit:
-        charged[Code.FABRIC_SHORT] = (left ^ fit).bit_count()
+        left &= through
+        passed = left.bit_count()
+        if passed != many:
+            charged[code] = many - passed
+            many = passed
+    if many != fit:
+        charged[Code.FABRIC_SHORT] = many - fit
     return charged
 
 

@@ -14,19 +14,23 @@ class Candidate(NamedTuple):
 
     fabric: FabricName
     nodes: int
+    count: int
 
 
 def candidates(view: View, passing: int) -> tuple[Candidate, ...]:
     """Every fabric of the fleet by name, also those with no node that passes."""
-    return tuple(
-        Candidate(fabric, nodes & passing) for fabric, nodes in view.lasting.fabrics.items()
-    )
+    found = []
+    for fabric, nodes in view.lasting.fabrics.items():
+        here = nodes & passing
+        found.append(Candidate(fabric, here, here.bit_count()))
+    return tuple(found)
 
 
 def sufficing(need: Need, found: tuple[Candidate, ...]) -> tuple[Candidate, ...]:
     """The fabrics with enough nodes, best first: fewest eligible nodes, then name."""
-    enough = [fabric for fabric in found if fabric.nodes.bit_count() >= need.nodes]
-    return tuple(sorted(enough, key=lambda fabric: (fabric.nodes.bit_count(), fabric.fabric)))
+    enough = [fabric for fabric in found if fabric.count >= need.nodes]
+    enough.sort(key=lambda fabric: (fabric.count, fabric.fabric))
+    return tuple(enough)
 
 
 def fitting(enough: tuple[Candidate, ...]) -> int:
@@ -45,6 +49,7 @@ def emptiest(need: Need, view: View, among: int) -> Iterator[int]:
         if need.kind is not None:
             level = slices.most(view.numbers[need.free_of_class], among)
         among ^= level
-        for place in bits.members(bits.first(level, wanted)):
+        while level and wanted:
+            yield bits.lowest(level)
+            level &= level - 1
             wanted -= 1
-            yield place

@@ -137,7 +137,7 @@ def _sets(rows: list[Row], by: Iterable[Facet], count: int) -> tuple[int, ...]:
     for facet in by:
         groups: dict[Hashable, list[int]] = {}
         for place, row in enumerate(rows):
-            groups.setdefault(facet.value(row), []).append(place)
+            groups.setdefault(facet.value(facet.read(row)), []).append(place)
         for value, places in groups.items():
             nodes = bits.gathered(places, len(rows))
             for number in facet.sets(value):

@@ -60,7 +60,7 @@ class Need:
         self.kind: Kind | None = None
         self.of_class = self.large = self.usable = self.one_domain = self.free_of_class = -1
         if profile.gpu_class is not None and self.cards:
-            kind = self.kind = Kind(profile.gpu_class, profile.min_gpu_memory_bytes)
+            kind = self.kind = numbered.kind(profile.gpu_class, profile.min_gpu_memory_bytes)
             self.of_class = lasting(("class", kind.gpu_class, self.cards))
             self.large = lasting(("large", kind, self.cards))
             self.usable = present(("usable", kind, self.cards))
@@ -87,6 +87,11 @@ class _Numbered:
         self.lasting_keys: dict[Hashable, int] = {}
         self.present_keys: dict[Hashable, int] = {}
         self.classes: dict[GpuClass, int] = {}
+        self._kinds: dict[tuple[GpuClass, int | None], Kind] = {}
+
+    def kind(self, gpu_class: GpuClass, least_memory: int | None) -> Kind:
+        key = (gpu_class, least_memory)
+        return self._kinds.setdefault(key, Kind(gpu_class, least_memory))
 
     def lasting(self, key: Hashable) -> int:
         return self.lasting_keys.setdefault(key, len(self.lasting_keys) + ON_A_FABRIC + 1)

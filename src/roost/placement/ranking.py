@@ -22,6 +22,8 @@ Criterion: TypeAlias = Callable[[Need, View, int], int]
 
 def may_be_one_domain(need: Need, view: View, among: int) -> int:
     """Not known to be unable to hold the group in one NVLink domain."""
+    if need.cards == 1:
+        return among
     return among & view.present[need.one_domain] or among
 
 
@@ -37,7 +39,9 @@ def fewest_left(need: Need, view: View, among: int) -> int:
 
 def least_wanted(need: Need, view: View, among: int) -> int:  # noqa: ARG001 - one signature for all
     """Fewest GPUs that the catalog's replicas could ever want of it."""
-    return slices.least(view.lasting.scarcity, among)
+    if not among & (among - 1):
+        return among
+    return slices.least(view.lasting.scarcity_rank, among)
 
 
 def fewest_cpu_replicas(need: Need, view: View, among: int) -> int:  # noqa: ARG001 - as above
@@ -52,6 +56,8 @@ def has_no_gpu(need: Need, view: View, among: int) -> int:  # noqa: ARG001 - as 
 
 def most_memory_left(need: Need, view: View, among: int) -> int:  # noqa: ARG001 - as above
     """Most main memory left; not reported comes last."""
+    if not among & (among - 1):
+        return among
     return slices.most(view.numbers[MEMORY_LEFT], among)
 
 
@@ -67,7 +73,5 @@ def criteria(need: Need) -> tuple[Criterion, ...]:
 def best(need: Need, view: View, among: int) -> int:
     """The place of the best of some nodes, of which there is at least one."""
     for criterion in criteria(need):
-        if not among & (among - 1):
-            break
         among = criterion(need, view, among)
     return bits.lowest(among)

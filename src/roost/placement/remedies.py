@@ -55,8 +55,8 @@ def _on_fabrics(number: int, trial: Trial) -> Iterator[Found]:
     """A group that lacks one node: another node of that fabric, or one more on it."""
     need, view = trial.need, trial.view
     elsewhere, _ = _but_one(need, view)
-    for fabric, passing in groups.candidates(view, trial.passing):
-        if passing.bit_count() != need.nodes - 1:
+    for fabric, _, count in groups.candidates(view, trial.passing):
+        if count != need.nodes - 1:
             continue
         here = view.lasting.fabrics[fabric]
         yield from _on_nodes(number, trial, here)

@@ -36,9 +36,7 @@ class Trial:
         if self.need.nodes == 1:
             return ()
         return tuple(
-            FabricCount(
-                fabric=found.fabric, eligible=found.nodes.bit_count(), needs=self.need.nodes
-            )
+            FabricCount(fabric=found.fabric, eligible=found.count, needs=self.need.nodes)
             for found in groups.candidates(self.view, self.passing)
         )
 
@@ -54,7 +52,7 @@ class Attempt:
         self._moment = moment
         self.considered = view.size
         self.fit = trial.fitting.bit_count()
-        self.counts: Mapping[Code, int] = filters.counts(need, view, trial.fitting)
+        self.counts: Mapping[Code, int] = filters.counts(need, view, self.fit)
 
     @property
     def profile(self) -> ProfileName:

@@ -11,7 +11,7 @@ from roost.placement.needs import ON_A_FABRIC, Need, Needs
 from roost.placement.rows import Row
 from roost.placement.slices import Slices
 
-CHUNK = 128
+CHUNK = 64
 """Rows are kept in tuples of this many, so that replacing one copies little."""
 
 
@@ -21,7 +21,7 @@ class Lasting:
     What is worked out from them is remembered, which no answer can show.
     """
 
-    __slots__ = ("_ever", "_passing", "_scarcity", "every", "fabrics", "needs", "sets")
+    __slots__ = ("_ever", "_passing", "_rank", "every", "fabrics", "needs", "sets")
 
     def __init__(
         self, needs: Needs, every: int, sets: tuple[int, ...], fabrics: dict[FabricName, int]
@@ -32,7 +32,7 @@ class Lasting:
         self.fabrics = dict(sorted(fabrics.items()))
         self._passing: dict[Need, int] = {}
         self._ever: dict[Need, int] = {}
-        self._scarcity: Slices | None = None
+        self._rank: Slices | None = None
 
     def passing(self, need: Need) -> int:
         """Nodes that pass those filters of a profile that no allocation or repair changes."""
@@ -69,11 +69,14 @@ class Lasting:
     @property
     def scarcity(self) -> Slices:
         """How many GPUs the catalog's replicas could want of each node."""
-        if self._scarcity is None:
-            self._scarcity = slices.summed(
-                (self.ever(need), need.weight) for need in self.needs.every
-            )
-        return self._scarcity
+        return slices.summed((self.ever(need), need.weight) for need in self.needs.every)
+
+    @property
+    def scarcity_rank(self) -> Slices:
+        """The rank of each node's scarcity among all that occur."""
+        if self._rank is None:
+            self._rank = slices.ranked(self.scarcity, self.every)
+        return self._rank
 
     def nodes_for(self, model: Model) -> int:
         """How many nodes could ever hold a replica of it, by any of its profiles."""

@@ -128,10 +128,10 @@ _TOLD: Mapping[ranking.Criterion, Callable[[Need, View, int, int], tuple[str, st
 
 def _several(trial: Trial, places: tuple[int, ...]) -> str:
     chosen, *others = trial.enough
-    has = chosen.nodes.bit_count()
+    has = chosen.count
     if not others:
         won = f"{chosen.fabric} is the only fabric with {trial.need.nodes} nodes that fit ({has})"
-    elif (then := others[0].nodes.bit_count()) != has:
+    elif (then := others[0].count) != has:
         won = f"fewest nodes that fit on {chosen.fabric} ({has}); next {others[0].fabric} ({then})"
     else:
         won = f"{chosen.fabric} is first by name among equals ({has}); next {others[0].fabric}"
