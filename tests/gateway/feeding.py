@@ -56,6 +56,6 @@ class Fed:
     async def status(self) -> int:
         """Of the first answer, once it has come."""
         async with asyncio.timeout(30):
-            while b"\r\n\r\n" not in self.transport.written:
+            while b"\r\n\r\n" not in self.transport.written:  # noqa: ASYNC110 - no event to wait for
                 await asyncio.sleep(0)
         return int(self.transport.written[9:12])

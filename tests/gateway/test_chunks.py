@@ -17,11 +17,11 @@ def walk(blocks: list[bytes]) -> tuple[bytes, bytes, bytes, bool]:
         if walker.done:
             rest += block
             continue
-        block = rest + block
-        used = walker.feed(block)
+        joined = rest + block
+        used = walker.feed(joined)
         data += b"".join(walker.data)
-        verbatim += block[: walker.forward_to]
-        rest = block[used:]
+        verbatim += joined[: walker.forward_to]
+        rest = joined[used:]
     return data, verbatim, rest, walker.done
 
 

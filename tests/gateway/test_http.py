@@ -1,10 +1,13 @@
 """HTTP as clients speak it: pipelined, 1.0, in pieces, with expectations; and what is no HTTP at all."""
 
+# ruff: noqa: SIM117 - a client inside a gateway inside an engine reads better nested
 import asyncio
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
+from gateway.feeding import Fed
 from gateway.test_heads import SMUGGLING
 from gateway.twins import (
     KEY,
@@ -26,6 +29,7 @@ from gateway.twins import (
     until,
     whole_stream,
 )
+from roost.gateway.service import Gateway
 
 
 @in_loop
@@ -94,10 +98,8 @@ async def test_a_request_split_at_every_byte_is_one_request(tmp_path: Path) -> N
         assert {received.header("transfer-encoding") for received in one.received} == {None}
 
 
-async def _split_everywhere(it: object, raw: bytes):  # type: ignore[no-untyped-def]  # an async generator of statuses
-    """One connection feeds the gateway's protocol directly: a socket would join the pieces."""
-    from gateway.feeding import Fed
-
+async def _split_everywhere(it: Gateway, raw: bytes) -> AsyncIterator[int]:
+    """The statuses of requests fed to the protocol directly: a socket would join the pieces."""
     for at in range(1, len(raw)):
         fed = Fed(it)
         fed.feed(raw[:at])

@@ -1,5 +1,6 @@
 """`roost gateway` as a process: it starts, serves, and stops in order."""
 
+# ruff: noqa: SIM117 - a client inside a gateway inside an engine reads better nested
 import asyncio
 import contextlib
 import json

@@ -218,7 +218,7 @@ async def test_the_only_replica_is_probed_and_comes_back(tmp_path: Path) -> None
         await again.start()
         try:
             async with asyncio.timeout(20):
-                while (await ask(it, request(chat()))).status != 200:
+                while (await ask(it, request(chat()))).status != 200:  # noqa: ASYNC110 - asks again
                     await asyncio.sleep(0.05)
             assert it.table.models["qwen"].endpoints[0].health == HEALTHY
         finally:

@@ -44,7 +44,7 @@ def in_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., Non
 async def until(true: Callable[[], bool], what: str = "") -> None:
     """Wait for a condition."""
     async with asyncio.timeout(LONG):
-        while not true():
+        while not true():  # noqa: ASYNC110 - any condition
             await asyncio.sleep(0.005)
     assert true(), what
 

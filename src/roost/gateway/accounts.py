@@ -10,8 +10,9 @@ from typing import Final
 
 import msgspec
 
-TTFT_BOUNDS: Final = tuple(
-    float(text) for text in "0.005 0.01 0.025 0.05 0.1 0.25 0.5 1 2.5 5 10 30 60 120 300".split()
+TTFT_BOUNDS: Final = (
+    *(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
+    *(1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0),
 )
 UNKNOWN_MODEL: Final = "_unknown"
 """All names that are no model share it; no model can be called so."""

@@ -7,26 +7,13 @@ import socket
 import struct
 import time
 from typing import Final, cast
-from urllib.parse import unquote
-
-import msgspec
 
 from roost.gateway.accounts import NO_MODEL, UNKNOWN_MODEL, Event
-from roost.gateway.apis import FORWARDED, MODELS
 from roost.gateway.chunks import BadChunk, ChunkWalker
+from roost.gateway.doors import judge, list_models, too_much
 from roost.gateway.exchange import Context, Exchange
 from roost.gateway.heads import END, BadHead, has_bare_lf, parse_request
-from roost.gateway.refusals import (
-    REASONS,
-    Refusal,
-    bad_key,
-    bad_request,
-    no_such_model,
-    no_such_path,
-    too_large,
-    unavailable,
-    wrong_method,
-)
+from roost.gateway.refusals import REASONS, Refusal, bad_request, too_large
 from roost.gateway.request import Request
 
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -275,7 +262,7 @@ class ClientConnection(asyncio.Protocol):
         if request_id is None or not _PLAIN_ID.fullmatch(request_id):
             request_id = _ids.next()
         request = Request(head, request_id, time.monotonic())
-        refusal = self._judge_head(request)
+        refusal = judge(request, self._context)
         self._left = head.length or 0
         self._walker = ChunkWalker() if head.chunked else None
         has_body = head.chunked or self._left > 0
@@ -296,46 +283,6 @@ class ClientConnection(asyncio.Protocol):
         if head.expects_continue and not self._buffer:
             self.write(CONTINUE)
         return True
-
-    def _judge_head(self, request: Request) -> Refusal | None:
-        """Who asks and for what; the key is looked at first, whatever the path."""
-        head, table = request.head, self._context.table
-        key = _bearer(head.authorization) if head.authorization is not None else head.x_api_key
-        request.key = key
-        request.key_name = table.key_name(key) if key else None
-        forwarded = head.method == b"POST" and head.path in FORWARDED
-        if request.key_name is None:
-            # Right after start the key may be news: a request that would wait for that anyhow does.
-            if not key or table.confirmed.is_set() or not forwarded:
-                if key and table.version is None:
-                    return unavailable(
-                        "the gateway has not heard of the server since its start",
-                        code="no_routes",
-                        retry_after=1,
-                    )
-                return bad_key(given=bool(key))
-        method, path = head.method.decode("latin-1"), head.path.decode("latin-1")
-        if head.path in FORWARDED:
-            if not forwarded:
-                return wrong_method(method, path, "POST")
-            request.api = FORWARDED[head.path]
-            if head.length is not None and head.length > self._context.limits.body_bytes:
-                return too_large(self._context.limits.body_bytes)
-            if self._context.body_bytes + (head.length or 0) > self._context.limits.buffered_bytes:
-                return self._too_much()
-            return None
-        if head.path == MODELS or head.path.startswith(MODELS + b"/"):
-            if head.method in (b"GET", b"HEAD"):
-                return None
-            return wrong_method(method, path, "GET, HEAD")
-        return no_such_path(method, path[:200])
-
-    def _too_much(self) -> Refusal:
-        return unavailable(
-            f"the gateway holds {self._context.body_bytes} bytes of requests, and no more for now",
-            code="gateway_full",
-            retry_after=1,
-        )
 
     def _read_body(self, request: Request) -> bool:
         """Whether there may be more to do."""
@@ -364,7 +311,7 @@ class ClientConnection(asyncio.Protocol):
             return False
         if self._context.body_bytes > self._context.limits.buffered_bytes:
             self._drop_request()
-            self._tell(request, self._too_much(), close=True)
+            self._tell(request, too_much(self._context), close=True)
             return False
         if not whole:
             self.deadline = self._loop.time() + self._context.limits.body_idle_s
@@ -396,17 +343,11 @@ class ClientConnection(asyncio.Protocol):
             self._task = self._loop.create_task(self._exchange.run())
 
     def _answer_models(self, request: Request) -> None:
-        table = self._context.table
-        if request.head.path == MODELS:
-            entries = [_entry(name) for name in table.names]
-            answer: object = {"object": "list", "data": entries}
-        else:
-            name = unquote(request.head.path[len(MODELS) + 1 :].decode("latin-1"))
-            if table.model(name) is None:
-                self._tell(request, no_such_model(name), close=False, label=UNKNOWN_MODEL)
-                return
-            answer = _entry(name)
-        self._answer(request, 200, msgspec.json.encode(answer), close=False)
+        answer = list_models(request.head.path, self._context.table)
+        if isinstance(answer, Refusal):
+            self._tell(request, answer, close=False, label=UNKNOWN_MODEL)
+            return
+        self._answer(request, 200, answer, close=False)
         self._account(request, 200, None, NO_MODEL)
 
     def _tell(
@@ -533,13 +474,3 @@ class ClientConnection(asyncio.Protocol):
         if self._transport is not None and not self._transport.is_closing():
             self._reading_paused = False
             self._transport.resume_reading()
-
-
-def _bearer(value: bytes) -> bytes | None:
-    scheme, _, key = value.partition(b" ")
-    return key.strip() if scheme.lower() == b"bearer" else None
-
-
-def _entry(name: str) -> dict[str, object]:
-    # Clients want a number in `created`; when a model was made is not known here.
-    return {"id": name, "object": "model", "created": 0, "owned_by": "roost"}

@@ -1,39 +1,22 @@
 """What the heads of requests and answers say; one that bends the grammar is refused."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import Final
 
 import httptools
 
 END: Final = b"\r\n\r\n"
 
-_HOP_BY_HOP: Final = frozenset(
-    {
-        b"connection",
-        b"keep-alive",
-        b"proxy-authenticate",
-        b"proxy-authorization",
-        b"proxy-connection",
-        b"te",
-        b"trailer",
-        b"transfer-encoding",
-        b"upgrade",
-    }
+_HOP_BY_HOP: Final = (
+    b"keep-alive",
+    b"proxy-authenticate",
+    b"proxy-authorization",
+    b"proxy-connection",
+    b"te",
+    b"trailer",
+    b"upgrade",
 )
-# The client's credentials, what the gateway says itself, encodings that would hold a stream back.
-_NOT_TO_ENGINE: Final = _HOP_BY_HOP | {
-    b"accept-encoding",
-    b"api-key",
-    b"authorization",
-    b"content-length",
-    b"cookie",
-    b"expect",
-    b"host",
-    b"x-api-key",
-    b"x-request-id",
-}
-_NOT_TO_CLIENT: Final = _HOP_BY_HOP | {b"content-length", b"x-request-id"}
 _PERSISTENCE: Final = frozenset({b"close", b"keep-alive", b""})
 _DIGITS: Final = re.compile(rb"[0-9]{1,18}")
 _BARE_LF: Final = re.compile(rb"(?<!\r)\n")
@@ -53,10 +36,12 @@ class RequestHead:
     """A request's first line and headers; `lines` are those that may go on to an engine."""
 
     __slots__ = (
-        "_headers",
         "authorization",
         "chunked",
+        "connection",
         "expects_continue",
+        "headers",
+        "hosts",
         "http11",
         "keep_alive",
         "length",
@@ -69,7 +54,7 @@ class RequestHead:
     )
 
     def __init__(self) -> None:
-        self._headers: list[tuple[bytes, bytes]] = []
+        self.headers: list[tuple[bytes, bytes]] = []
         self.target = b""
         self.path = b""
         """The target without its query, otherwise as it came."""
@@ -79,6 +64,8 @@ class RequestHead:
         self.lines: list[bytes] = []
         self.length: int | None = None
         self.chunked = False
+        self.hosts = 0
+        self.connection: bytes | None = None
         self.expects_continue = False
         self.authorization: bytes | None = None
         self.x_api_key: bytes | None = None
@@ -90,56 +77,19 @@ class RequestHead:
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Called by httptools."""
-        self._headers.append((name, value))
-
-    def _read(self, most: int) -> None:
-        if len(self._headers) > most:
-            raise BadHead(f"the request has {len(self._headers)} headers, at most {most} are read")
-        hosts = 0
-        connection: bytes | None = None
-        lines = self.lines
-        for name, value in self._headers:
-            lower = name.lower()
-            if lower not in _NOT_TO_ENGINE:
-                lines.append(b"%b: %b\r\n" % (name, value))
-            elif lower == b"host":
-                hosts += 1
-            elif lower == b"content-length":
-                self.length = _length(value)
-            elif lower == b"authorization":
-                self.authorization = value
-            elif lower == b"connection":
-                connection = value if connection is None else connection + b"," + value
-            elif lower == b"x-api-key":
-                self.x_api_key = value
-            elif lower == b"x-request-id":
-                self.request_id = value
-            elif lower == b"transfer-encoding":
-                if self.chunked or value.strip().lower() != b"chunked":
-                    raise BadHead("transfer-encoding is understood as chunked only")
-                self.chunked = True
-            elif lower == b"expect":
-                if value.strip().lower() != b"100-continue":
-                    raise BadHead("expect is understood as 100-continue only")
-                self.expects_continue = self.http11
-        if hosts != 1 and (self.http11 or hosts):
-            raise BadHead(f"a request has one host header, this one has {hosts}")
-        if self.chunked and not self.http11:
-            raise BadHead("an HTTP/1.0 request cannot be chunked")
-        self.keep_alive = self.http11
-        if connection is not None:
-            self.keep_alive, self.lines = _heed_connection(connection, self.http11, lines)
+        self.headers.append((name, value))
 
 
 class AnswerHead:
     """An engine's status line and headers; `lines` are those that may go on to the client."""
 
     __slots__ = (
-        "_headers",
         "cache_control",
         "chunked",
+        "connection",
         "content_type",
         "encoded",
+        "headers",
         "keep_alive",
         "length",
         "lines",
@@ -149,12 +99,13 @@ class AnswerHead:
     )
 
     def __init__(self) -> None:
-        self._headers: list[tuple[bytes, bytes]] = []
+        self.headers: list[tuple[bytes, bytes]] = []
         self.status = 0
         self.reason = b""
         self.lines: list[bytes] = []
         self.length: int | None = None
         self.chunked = False
+        self.connection: bytes | None = None
         self.keep_alive = True
         self.content_type = b""
         self.encoded = False
@@ -167,52 +118,111 @@ class AnswerHead:
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Called by httptools."""
-        self._headers.append((name, value))
-
-    def _read(self, http11: bool) -> None:
-        connection: bytes | None = None
-        lines = self.lines
-        for name, value in self._headers:
-            lower = name.lower()
-            if lower not in _NOT_TO_CLIENT:
-                lines.append(b"%b: %b\r\n" % (name, value))
-                if lower == b"content-type":
-                    self.content_type = value.partition(b";")[0].strip().lower()
-                elif lower == b"content-encoding":
-                    self.encoded = value.strip().lower() != b"identity"
-                elif lower == b"retry-after":
-                    self.retry_after = True
-                elif lower == b"cache-control":
-                    self.cache_control = True
-            elif lower == b"content-length":
-                self.length = _length(value)
-            elif lower == b"connection":
-                connection = value if connection is None else connection + b"," + value
-            elif lower == b"transfer-encoding":
-                if self.chunked or value.strip().lower() != b"chunked":
-                    raise BadHead("the engine's transfer-encoding is not chunked")
-                self.chunked = True
-        self.keep_alive = http11
-        if connection is not None:
-            self.keep_alive, self.lines = _heed_connection(connection, http11, lines)
+        self.headers.append((name, value))
 
 
-def _length(value: bytes) -> int:
+def _drop(_head: object, _value: bytes) -> None:
+    """It goes no further."""
+
+
+def _take_length(head: "RequestHead | AnswerHead", value: bytes) -> None:
     value = value.strip(b" \t")
     if not _DIGITS.fullmatch(value):
         raise BadHead("content-length is not a number")
-    return int(value)
+    head.length = int(value)
 
 
-def _heed_connection(
-    connection: bytes, http11: bool, lines: Sequence[bytes]
-) -> tuple[bool, list[bytes]]:
-    """Whether the connection stays open, and the lines that `Connection` does not name."""
-    named = {token.strip().lower() for token in connection.split(b",")}
-    keep_alive = b"close" not in named and (http11 or b"keep-alive" in named)
+def _take_transfer_encoding(head: "RequestHead | AnswerHead", value: bytes) -> None:
+    if head.chunked or value.strip().lower() != b"chunked":
+        raise BadHead("transfer-encoding is understood as chunked only")
+    head.chunked = True
+
+
+def _take_connection(head: "RequestHead | AnswerHead", value: bytes) -> None:
+    head.connection = value if head.connection is None else head.connection + b"," + value
+
+
+def _take_host(head: RequestHead, _value: bytes) -> None:
+    head.hosts += 1
+
+
+def _take_authorization(head: RequestHead, value: bytes) -> None:
+    head.authorization = value
+
+
+def _take_x_api_key(head: RequestHead, value: bytes) -> None:
+    head.x_api_key = value
+
+
+def _take_request_id(head: RequestHead, value: bytes) -> None:
+    head.request_id = value
+
+
+def _take_expect(head: RequestHead, value: bytes) -> None:
+    if value.strip().lower() != b"100-continue":
+        raise BadHead("expect is understood as 100-continue only")
+    head.expects_continue = head.http11
+
+
+# What is read here and goes no further: framing, the client's credentials, what the gateway says
+# itself, and encodings that would hold a stream back.
+_OF_REQUESTS: Final[dict[bytes, Callable[[RequestHead, bytes], None]]] = {
+    **dict.fromkeys(_HOP_BY_HOP, _drop),
+    b"accept-encoding": _drop,
+    b"api-key": _drop,
+    b"authorization": _take_authorization,
+    b"connection": _take_connection,
+    b"content-length": _take_length,
+    b"cookie": _drop,
+    b"expect": _take_expect,
+    b"host": _take_host,
+    b"transfer-encoding": _take_transfer_encoding,
+    b"x-api-key": _take_x_api_key,
+    b"x-request-id": _take_request_id,
+}
+_OF_ANSWERS: Final[dict[bytes, Callable[[AnswerHead, bytes], None]]] = {
+    **dict.fromkeys(_HOP_BY_HOP, _drop),
+    b"connection": _take_connection,
+    b"content-length": _take_length,
+    b"transfer-encoding": _take_transfer_encoding,
+    b"x-request-id": _drop,
+}
+
+
+def _note_type(head: AnswerHead, value: bytes) -> None:
+    head.content_type = value.partition(b";")[0].strip().lower()
+
+
+def _note_encoding(head: AnswerHead, value: bytes) -> None:
+    head.encoded = value.strip().lower() != b"identity"
+
+
+def _note_retry_after(head: AnswerHead, _value: bytes) -> None:
+    head.retry_after = True
+
+
+def _note_cache_control(head: AnswerHead, _value: bytes) -> None:
+    head.cache_control = True
+
+
+# What is read here and goes on.
+_NOTED: Final[dict[bytes, Callable[[AnswerHead, bytes], None]]] = {
+    b"cache-control": _note_cache_control,
+    b"content-encoding": _note_encoding,
+    b"content-type": _note_type,
+    b"retry-after": _note_retry_after,
+}
+
+
+def _heed_connection(head: "RequestHead | AnswerHead", *, http11: bool) -> None:
+    """Whether the connection stays open; the headers that `Connection` names go no further."""
+    head.keep_alive = http11
+    if head.connection is None:
+        return
+    named = {token.strip().lower() for token in head.connection.split(b",")}
+    head.keep_alive = b"close" not in named and (http11 or b"keep-alive" in named)
     if not named <= _PERSISTENCE:
-        return keep_alive, [line for line in lines if line.partition(b":")[0].lower() not in named]
-    return keep_alive, list(lines)
+        head.lines = [line for line in head.lines if line.partition(b":")[0].lower() not in named]
 
 
 def parse_request(data: bytes, *, most_headers: int) -> RequestHead:
@@ -229,10 +239,23 @@ def parse_request(data: bytes, *, most_headers: int) -> RequestHead:
     version = parser.get_http_version()
     if version not in _VERSIONS:
         raise BadHead(f"HTTP/{version} is not spoken here, HTTP/1.1 and HTTP/1.0 are")
+    if len(head.headers) > most_headers:
+        raise BadHead(f"{len(head.headers)} headers, at most {most_headers} are read")
     head.method = parser.get_method()
     head.http11 = version == "1.1"
     head.path = head.target.partition(b"?")[0]
-    head._read(most_headers)
+    lines = head.lines
+    for name, value in head.headers:
+        take = _OF_REQUESTS.get(name.lower())
+        if take is None:
+            lines.append(b"%b: %b\r\n" % (name, value))
+        else:
+            take(head, value)
+    if head.hosts != 1 and (head.http11 or head.hosts):
+        raise BadHead(f"a request has one host header, this one has {head.hosts}")
+    if head.chunked and not head.http11:
+        raise BadHead("an HTTP/1.0 request cannot be chunked")
+    _heed_connection(head, http11=head.http11)
     return head
 
 
@@ -250,7 +273,18 @@ def parse_answer(data: bytes) -> AnswerHead:
     if version not in _VERSIONS:
         raise BadHead(f"the engine answers in HTTP/{version}")
     head.status = parser.get_status_code()
-    head._read(version == "1.1")
+    lines = head.lines
+    for name, value in head.headers:
+        lower = name.lower()
+        take = _OF_ANSWERS.get(lower)
+        if take is not None:
+            take(head, value)
+            continue
+        lines.append(b"%b: %b\r\n" % (name, value))
+        note = _NOTED.get(lower)
+        if note is not None:
+            note(head, value)
+    _heed_connection(head, http11=version == "1.1")
     return head
 
 

@@ -19,6 +19,7 @@ from roost.gateway.heads import END, BadHead, parse_request
 from roost.telemetry import names
 
 CONTENT_TYPE: Final = b"text/plain; version=0.0.4; charset=utf-8"
+_TEXT: Final = b"text/plain; charset=utf-8"
 _HEAD_S: Final = 5
 
 
@@ -135,17 +136,19 @@ class Monitor:
             writer.close()
 
     def _page(self, method: bytes, path: bytes) -> tuple[bytes, bytes, bytes]:
-        text = b"text/plain; charset=utf-8"
         if method not in (b"GET", b"HEAD"):
-            return b"405 Method Not Allowed", text, b"GET is all there is\n"
+            return b"405 Method Not Allowed", _TEXT, b"GET is all there is\n"
         if path == b"/healthz":
-            return b"200 OK", text, b"ok\n"
+            return b"200 OK", _TEXT, b"ok\n"
         if path == b"/readyz":
-            if self._context.draining:
-                return b"503 Service Unavailable", text, b"stopping\n"
-            if self._context.table.version is None:
-                return b"503 Service Unavailable", text, b"no routes yet\n"
-            return b"200 OK", text, b"ok\n"
+            why_not = self._why_not_ready()
+            status = b"503 Service Unavailable" if why_not else b"200 OK"
+            return status, _TEXT, why_not or b"ok\n"
         if path == b"/metrics":
             return b"200 OK", CONTENT_TYPE, generate_latest(self._registry)
-        return b"404 Not Found", text, b"there are /healthz, /readyz and /metrics\n"
+        return b"404 Not Found", _TEXT, b"there are /healthz, /readyz and /metrics\n"
+
+    def _why_not_ready(self) -> bytes | None:
+        if self._context.draining:
+            return b"stopping\n"
+        return b"no routes yet\n" if self._context.table.version is None else None

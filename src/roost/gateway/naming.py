@@ -53,7 +53,7 @@ def _sentence(text: str) -> str:
 
 
 def with_model(body: bytes, name: str) -> bytes:
-    """`body` with `name` as the value of the top-level object's `model`; as it was where there is none."""
+    """`body` with `name` as the top-level object's `model`; as it was where that has none."""
     value = msgspec.json.encode(name)
     if body.count(_KEY) == 1:
         # Nearly every body. The one mention may still be deeper down while the key itself is

@@ -230,14 +230,7 @@ class Relay:
         out.append(b"HTTP/%b %d %b\r\n" % (version, head.status, head.reason))
         out.extend(head.lines)
         if head.status not in _NO_BODY:
-            if length is None and self._framing == _VERBATIM:
-                length = head.length
-            if length is not None:
-                out.append(b"content-length: %d\r\n" % length)
-            elif self._framing == _BARE:
-                self.keep_alive = False
-            else:
-                out.append(b"transfer-encoding: chunked\r\n")
+            self._say_framing(head.length if self._framing == _VERBATIM else length)
         if self.stream:
             out.append(b"x-accel-buffering: no\r\n")
             if not head.cache_control:
@@ -249,6 +242,14 @@ class Relay:
         elif not self._http11:
             out.append(b"connection: keep-alive\r\n")
         out.append(b"x-request-id: %b\r\n\r\n" % self._request_id)
+
+    def _say_framing(self, length: int | None) -> None:
+        if length is not None:
+            self._out.append(b"content-length: %d\r\n" % length)
+        elif self._framing == _BARE:
+            self.keep_alive = False
+        else:
+            self._out.append(b"transfer-encoding: chunked\r\n")
 
     def _emit(self, raw: bytes, data: list[bytes]) -> None:
         if self._framing == _VERBATIM:
@@ -310,15 +311,8 @@ class Relay:
                 return
         self._keep(raw, data)
         held = b"".join(self._held)
-        for line in held[: held.rfind(b"\n") + 1].splitlines(keepends=True):
-            if not line.startswith(b"data:") or b'"model"' not in line:
-                continue
-            span = find_model(line)
-            if span is None:
-                continue
-            if line[span[0] : span[1]] == self._quoted[0][8:]:
-                self._mode = _PASS
-                break
+        named = _first_name(held[: held.rfind(b"\n") + 1])
+        if named is not None and named != self._quoted[0][8:]:
             # From here on the chunks are made here. Between chunks nothing half said was passed on.
             self._mode = _RENAME
             if self._framing == _VERBATIM:
@@ -326,6 +320,8 @@ class Relay:
             parts, self._held, self._held_raw = self._held, [], []
             self._rename(parts)
             return
+        if named is not None:
+            self._mode = _PASS
         whole = between and (held.endswith(b"\n") or not held)
         if self._mode == _PASS or whole or self._held_size > _LONGEST_EVENT:
             if not whole:
@@ -357,3 +353,13 @@ class Relay:
         if self._api.error_type is not None:
             error = {"type": self._api.error_type, **error}
         return self._api.error_event + msgspec.json.encode(error) + b"\n\n"
+
+
+def _first_name(lines: bytes) -> bytes | None:
+    """The first `model` of an event, in its quotes."""
+    for line in lines.splitlines(keepends=True):
+        if line.startswith(b"data:") and b'"model"' in line:
+            span = find_model(line)
+            if span is not None:
+                return line[span[0] : span[1]]
+    return None

@@ -138,7 +138,7 @@ class Gateway:
             client.stop()
         self.log.say("gateway.stopping", connections=len(self.clients))
         deadline = self._loop.time() + self._options.limits.drain_s
-        while self.clients and self._loop.time() < deadline:
+        while self.clients and self._loop.time() < deadline:  # noqa: ASYNC110 - for once, at the end
             await asyncio.sleep(0.02)
         for client in list(self.clients):
             client.cut_off()
