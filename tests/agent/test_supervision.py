@@ -111,8 +111,8 @@ def test_a_load_longer_than_its_limit_of_silence_is_no_failure_while_it_shows_li
 ) -> None:
     async def story(server: WireServer, node: Node) -> None:
         await node.start(*words)
-        args = ("--load-s", "4", "--load-lines", "0.2", *while_loading)
-        await server.want(fake("p1", *args, load_timeout_s=1.5))
+        args = ("--load-s", "2.5", "--load-lines", "0.2", *while_loading)
+        await server.want(fake("p1", *args, load_timeout_s=1))
         state = ReplicaState.STARTING if while_loading else ReplicaState.LOADING
         await server.state("p1", state)
         ready = await server.state("p1", ReplicaState.READY)
@@ -167,7 +167,7 @@ def test_a_stop_drains_what_is_in_flight_and_the_stream_ends_whole(
         await server.want(spec)
         await server.state("p1", ReplicaState.READY)
         url = f"http://127.0.0.1:{spec.port}/v1/chat/completions"
-        body = {"messages": [], "max_tokens": 30, "stream": True}
+        body = {"messages": [], "max_tokens": 15, "stream": True}
         async with (
             httpx2.AsyncClient(timeout=60) as http,
             http.stream(

@@ -30,6 +30,7 @@ class WireServer:
     mode: str = "ok"
     """`ok`, `reset` (every connection is reset), `error` (500 to everything)."""
     connections: int = 0
+    refusals: int = 0
     port: int = 0
     _changed: asyncio.Condition = field(default_factory=asyncio.Condition)
     _numbers: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1))
@@ -47,9 +48,13 @@ class WireServer:
             yield self
         finally:
             server.close()
-            for writer in list(self._writers):
-                writer.transport.abort()
+            self.drop_connections()
             await server.wait_closed()
+
+    def drop_connections(self) -> None:
+        """As a server that ends does."""
+        for writer in list(self._writers):
+            writer.transport.abort()
 
     async def want(self, *run: ShardSpec, stop: tuple[str, ...] = (), **changes: int | str) -> None:
         """Publish a new desired state."""
@@ -70,7 +75,7 @@ class WireServer:
         self.orders.append(order)
         await self._notify()
 
-    async def until(self, found: Callable[[], T | None], *, within: float = 60) -> T:
+    async def until(self, found: Callable[[], T | None], *, within: float = 40) -> T:
         """What `found` finds, once it finds something; asked after whatever an agent says."""
         try:
             async with asyncio.timeout(within):
@@ -215,6 +220,7 @@ class WireServer:
         await self._notify()
 
     def _problem(self, writer: asyncio.StreamWriter, status: int, detail: str) -> bool:
+        self.refusals += 1
         problem = wire.Problem(title="Refused", status=status, code="refused", detail=detail)
         return self._answer(writer, status, wire.encode(problem))
 

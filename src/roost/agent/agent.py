@@ -46,6 +46,8 @@ POLL_S: Final = 20.0
 FACTS_EVERY_S: Final = 15.0
 FACTS_WITHIN_S: Final = 5.0
 SHORTEST_REPORT_GAP_S: Final = 0.1
+LONGEST_REPORT_PAUSE_S: Final = 10.0
+"""Reports find out first that the server is back; the other loops then ask at once."""
 FIRST_LOOK_S: Final = 3.0
 LAST_REPORT_S: Final = 2.0
 
@@ -95,6 +97,7 @@ class Agent:
         )
         self._reading: asyncio.Future[tuple[Facts, tuple[str, ...]]] | None = None
         self._changed = asyncio.Event()
+        self._answers = asyncio.Event()
         self._stopping = asyncio.Event()
         self._signals = 0
         self._sequence = 0
@@ -224,15 +227,14 @@ class Agent:
     # -- reporting -------------------------------------------------------------------------------
 
     async def _report_loop(self, engines: Engines) -> None:
-        backoff = Backoff(self._random.random, first=1)
+        backoff = Backoff(self._random.random, first=1, longest=LONGEST_REPORT_PAUSE_S)
         while True:
             self._changed.clear()
             pause = self._interval
             if await self._attempt("report", backoff, lambda c: self._report(c, engines)):
                 backoff.worked()
             else:
-                pause = max(backoff.next(), SHORTEST_REPORT_GAP_S)
-                await asyncio.sleep(pause)
+                await self._pause(max(backoff.next(), SHORTEST_REPORT_GAP_S))
                 continue
             await asyncio.sleep(SHORTEST_REPORT_GAP_S)
             await _first(self._changed.wait(), pause - SHORTEST_REPORT_GAP_S)
@@ -276,7 +278,7 @@ class Agent:
         while True:
             asked_at = self._now()
             if not await self._attempt("desired", backoff, lambda c: self._ask(c, engines)):
-                await asyncio.sleep(backoff.next())
+                await self._pause(backoff.next())
                 continue
             backoff.worked()
             # A server that answers at once with nothing new must not be asked in a tight loop.
@@ -324,7 +326,7 @@ class Agent:
         while True:
             asked_at = self._now()
             if not await self._attempt("orders", backoff, lambda c: self._take(c, engines)):
-                await asyncio.sleep(backoff.next())
+                await self._pause(backoff.next())
                 continue
             backoff.worked()
             await asyncio.sleep(max(0.0, 0.2 - (self._now() - asked_at)))
@@ -421,8 +423,14 @@ class Agent:
         else:
             if backoff.failing:
                 log.info("agent.server_answers_again", what=what)
+                self._answers.set()
+                self._answers = asyncio.Event()
             return True
         return False
+
+    async def _pause(self, seconds: float) -> None:
+        """Until then, or until another loop finds that the server answers again."""
+        await _first(self._answers.wait(), seconds)
 
     def _say(self, what: str, backoff: Backoff, cause: RoostError) -> None:
         if not backoff.failing:

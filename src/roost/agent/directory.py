@@ -54,7 +54,7 @@ class Directory:
         except OSError:
             holder = os.read(handle, 32).decode(errors="replace").strip()
             os.close(handle)
-            who = f", process {holder}" if holder.isdigit() else ""
+            who = f", process {holder}," if holder.isdigit() else ""
             raise Conflict(
                 f"another agent{who} works on {self.path}",
                 hint="stop it first, or give this one another --dir",

@@ -12,7 +12,7 @@ MOST_TAIL_BYTES: Final = 8_000_000
 LOOK_EVERY_S: Final = 0.3
 
 
-def start_of_tail(path: Path, lines: int) -> int:
+def start_of_tail(path: Path, lines: int, *, block: int = BLOCK) -> int:
     """Where the last `lines` lines begin, read from the end; 0: there aren't so many."""
     if lines <= 0:
         return path.stat().st_size
@@ -22,15 +22,15 @@ def start_of_tail(path: Path, lines: int) -> int:
         left = lines
         first = True
         while position > floor:
-            size = min(BLOCK, position - floor)
+            size = min(block, position - floor)
             position -= size
             file.seek(position)
-            block = file.read(size)
-            stop = len(block)
-            if first and block.endswith(b"\n"):
+            text = file.read(size)
+            stop = len(text)
+            if first and text.endswith(b"\n"):
                 stop -= 1
             first = False
-            while (stop := block.rfind(b"\n", 0, stop)) >= 0:
+            while (stop := text.rfind(b"\n", 0, stop)) >= 0:
                 left -= 1
                 if left == 0:
                     return position + stop + 1

@@ -1,0 +1,381 @@
+"""The agent's small parts, each alone."""
+
+import asyncio
+import json
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.node import shard
+from roost.agent import logs, models, programs
+from roost.agent.backoff import Backoff
+from roost.agent.directory import Credential, Directory
+from roost.agent.files import write_private
+from roost.agent.supervise import log as engine_log
+from roost.agent.supervise import process, procfs
+from roost.agent.supervise.kept import Kept, Shelf, file_stem
+from roost.agent.supervise.log import Log
+from roost.agent.supervise.probe import parse_load
+from roost.agent.supervise.process import Mark, environment
+from roost.domain.profile import MetricNames
+from roost.domain.replica import Desired, Load
+from roost.errors import Conflict, Unavailable, Unusable
+
+NAMES = MetricNames(
+    running=("new:running", "old:running"), waiting=("e:waiting",), kv_usage=("new:kv", "old:kv")
+)
+CAPTURED = Path(__file__).parents[1] / "data" / "engines"
+
+
+# -- metrics -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("page", "load"),
+    [
+        ("new:running 2\ne:waiting 1\nnew:kv 0.95\n", Load(running=2, waiting=1, kv_usage=0.95)),
+        ("old:running 2\nold:kv 0.10\n", Load(running=2, kv_usage=0.10)),
+        ("old:running 7\nnew:running 2\n", Load(running=2)),
+        ('new:running{rank="0"} 2\nnew:running{rank="1"} 3\n', Load(running=5)),
+        ('new:kv{rank="0"} 0.2\nnew:kv{rank="1"} 0.9\n', Load(kv_usage=0.9)),
+        ("new:running_more 9\n", None),
+        ("new:running NaN\ne:waiting 0\n", Load(waiting=0)),
+        ("new:running -1\n", None),
+        ("process_cpu_seconds_total 12\n", None),
+        ("", None),
+        ("<html>new:running</html>", None),
+        ('new:running{a="b 2\n', None),
+    ],
+)
+def test_load_is_read_from_a_metrics_page_and_what_is_missing_is_not_measured(
+    page: str, load: Load | None
+) -> None:
+    assert parse_load(page, NAMES) == load
+
+
+def test_a_captured_page_of_llama_cpp_gives_running_and_waiting_and_no_kv() -> None:
+    names = MetricNames(
+        running=("llamacpp:requests_processing",),
+        waiting=("llamacpp:requests_deferred",),
+        kv_usage=("llamacpp:kv_cache_usage_ratio",),
+    )
+    page = (CAPTURED / "llama.cpp-b10434-metrics-load.txt").read_text()
+    assert parse_load(page, names) == Load(running=4, waiting=4)
+
+
+@given(st.text())
+def test_no_metrics_page_raises(page: str) -> None:
+    parse_load(page, NAMES)
+    parse_load("new:running " + page, NAMES)
+
+
+# -- logs --------------------------------------------------------------------------------------------
+
+
+@given(
+    lines=st.lists(st.binary(max_size=40).map(lambda b: b.replace(b"\n", b"")), max_size=30),
+    tail=st.integers(0, 40),
+    ended=st.booleans(),
+    block=st.integers(1, 50),
+)
+def test_a_tail_is_the_last_lines_whatever_the_blocks(
+    tmp_path_factory: pytest.TempPathFactory, lines: list[bytes], tail: int, ended: bool, block: int
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "tail.log"
+    text = b"\n".join(lines) + (b"\n" if ended and lines else b"")
+    path.write_bytes(text)
+    start = logs.start_of_tail(path, tail, block=block)
+    kept = text.split(b"\n")
+    if kept and kept[-1] == b"":
+        kept.pop()
+        joined = [line + b"\n" for line in kept]
+    else:
+        joined = [line + b"\n" for line in kept[:-1]] + kept[-1:]
+    assert text[start:] == (b"".join(joined[-tail:]) if tail else b"")
+
+
+def test_a_tail_of_an_endless_line_is_bounded(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    with path.open("wb") as file:
+        file.truncate(3_000_000_000)
+    start = logs.start_of_tail(path, 200)
+    assert 3_000_000_000 - start == logs.MOST_TAIL_BYTES
+
+
+@given(
+    text=st.lists(st.sampled_from([b"s", b"e", b"c", b"sec", b"ret", b"\n", b"x"]), max_size=40),
+    cuts=st.lists(st.integers(1, 5), max_size=40),
+)
+def test_a_secret_never_passes_the_veil_wherever_the_stream_is_cut(
+    text: list[bytes], cuts: list[int]
+) -> None:
+    whole = b"".join(text)
+    veil, out, position = logs.Veil("sec"), b"", 0
+    for size in [*cuts, len(whole)]:
+        out += veil.through(whole[position : position + size])
+        position += size
+    out += veil.rest()
+    assert out == whole.replace(b"sec", b"***")
+
+
+def test_a_follower_sees_growth_a_new_run_a_cut_and_the_end(tmp_path: Path) -> None:
+    log = Log(tmp_path / "p1.0.log")
+
+    def write(text: str) -> None:
+        handle = os.open(log.path, os.O_WRONLY | os.O_APPEND)
+        os.write(handle, text.encode())
+        os.close(handle)
+
+    async def story() -> None:
+        os.close(log.open())
+        write("one\ntwo\n")
+        chunks: AsyncIterator[bytes] = logs.stream(
+            log.path, tail_lines=1, follow=True, secret="key"
+        )
+
+        async def until(end: bytes) -> bytes:
+            got = b""
+            async with asyncio.timeout(30):
+                while not got.endswith(end):
+                    got += await anext(chunks)
+            return got
+
+        assert await until(b"two\n") == b"two\n"
+        write("three\rkey\n\xff")
+        assert b"three\r***\n" in await until(b"\xbf")
+        os.close(log.open())
+        write("second run\n")
+        assert b"started again" in await until(b"second run\n")
+        log.path.write_bytes(b"")
+        write("x\n")
+        assert b"the log was cut" in await until(b"x\n")
+        log.remove()
+        async with asyncio.timeout(30):
+            assert [chunk async for chunk in chunks] == []
+
+    asyncio.run(story())
+
+
+def test_a_log_over_its_cap_loses_its_beginning_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_log, "CAP_BYTES", 1000)
+    monkeypatch.setattr(engine_log, "KEPT_BYTES", 100)
+    log = Log(tmp_path / "p1.0.log")
+    handle = log.open()
+    os.write(handle, b"a" * 5000)
+    log.trim()
+    os.write(handle, b"after\n")
+    os.close(handle)
+    text = log.path.read_text()
+    assert text.startswith("[roost: 4900 bytes of log were cut here]\n" + "a" * 100)
+    assert text.endswith("after\n")
+    assert stat.S_IMODE(log.path.stat().st_mode) == 0o600
+
+
+def test_an_empty_run_does_not_push_out_the_log_of_the_one_before(tmp_path: Path) -> None:
+    log = Log(tmp_path / "p1.0.log")
+    handle = log.open()
+    os.write(handle, b"why\n")
+    os.close(handle)
+    for _ in range(3):
+        os.close(log.open())
+    assert log.previous.read_text() == "why\n"
+
+
+# -- processes ---------------------------------------------------------------------------------------
+
+
+def test_a_process_name_may_hold_anything() -> None:
+    fields = " ".join(str(number) for number in range(4, 53))
+    found = procfs.parse_stat(f"77 (a) (b) R ) S 1 77 {fields}")
+    assert (found.pid, found.state, found.group) == (77, "S", 77)
+    mine = procfs.stat(os.getpid())
+    assert mine is not None
+    assert mine.lives
+    assert mine.session == os.getsid(0)
+    assert procfs.stat(2**22 + 1) is None
+
+
+def test_an_engine_gets_its_own_things_and_no_secret_of_the_agents() -> None:
+    mark = Mark(agent="a1", fleet="f1", placement="p1", rank=0)
+    own = {"PATH": "/bin", "ROOST_JOIN_TOKEN": "t", "AWS_SECRET_ACCESS_KEY": "s", "LC_ALL": "C"}
+    env = environment(own, {"LLAMA_API_KEY": "k", "ROOST_PLACEMENT": "other"}, mark)
+    assert env == {
+        "PATH": "/bin",
+        "LC_ALL": "C",
+        "LLAMA_API_KEY": "k",
+        "ROOST_AGENT": "a1",
+        "ROOST_FLEET": "f1",
+        "ROOST_PLACEMENT": "p1",
+        "ROOST_RANK": "0",
+    }
+
+
+def test_a_number_that_was_given_away_is_nobodys_engine(tmp_path: Path) -> None:
+    child = subprocess.Popen(["sleep", "60"], start_new_session=True)
+    try:
+        found = procfs.stat(child.pid)
+        assert found is not None
+        mark = Mark(agent="nobody", fleet="f", placement="p", rank=0)
+        assert process.living(mark, (child.pid, found.started)) == (child.pid,)
+        # The same number, and another start time: what it was is gone, and this one isn't touched.
+        assert process.living(mark, (child.pid, found.started - 1)) == ()
+        assert process.adopt(child.pid, found.started - 1) is None
+    finally:
+        child.kill()
+        child.wait()
+
+
+def test_an_engine_inherits_no_descriptor_and_no_terminal(tmp_path: Path) -> None:
+    async def story() -> str:
+        out = tmp_path / "out"
+        secret = os.open(tmp_path / "credential", os.O_CREAT | os.O_RDWR)
+        os.set_inheritable(secret, True)
+        log = os.open(out, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+        code = "import os; print(sorted(os.listdir('/proc/self/fd')), os.getsid(0)==os.getpid())"
+        argv = (sys.executable, "-c", f"{code}; print(os.readlink('/proc/self/fd/0'))")
+        started = process.launch(argv, {"PATH": "/usr/bin"}, log)
+        async with asyncio.timeout(60):
+            await started.over.wait()
+        assert started.status == 0
+        started.close()
+        os.close(secret)
+        os.close(log)
+        return out.read_text()
+
+    said = asyncio.run(story())
+    assert said == "['0', '1', '2', '3'] True\n/dev/null\n"
+
+
+# -- files -------------------------------------------------------------------------------------------
+
+
+@given(st.text(min_size=1, max_size=300), st.integers(0, 63))
+def test_any_placement_is_one_plain_file_name(placement: str, rank: int) -> None:
+    try:
+        placement.encode()
+    except UnicodeEncodeError:
+        return
+    stem = file_stem(placement, rank)
+    assert "/" not in stem
+    assert "\0" not in stem
+    assert not stem.startswith(".")
+    assert len(stem) < 200
+
+
+def test_what_is_kept_of_an_engine_comes_back_and_a_broken_file_is_a_sentence(
+    tmp_path: Path,
+) -> None:
+    shelf = Shelf(tmp_path)
+    kept = Kept(spec=shard("a/b"), up=True, pid=7, started=9, boot_id="b", restarts=3, cause="x")
+    shelf.write(kept)
+    (path,) = tmp_path.iterdir()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert list(shelf.read()) == [kept]
+    newer = json.loads(path.read_text()) | {"a_new_key": 1}
+    path.write_text(json.dumps(newer))
+    assert list(shelf.read()) == [kept]
+    path.write_text("{")
+    (sentence,) = shelf.read()
+    assert isinstance(sentence, str)
+    assert "cannot be read" in sentence
+    shelf.remove("a/b", 0)
+    assert list(shelf.read()) == []
+
+
+def test_a_file_is_whole_or_as_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    write_private(path, b"one")
+    with pytest.raises(TypeError):
+        write_private(path, "no bytes")  # type: ignore[arg-type]  # as a full disk would, it fails midway
+    assert path.read_bytes() == b"one"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_directory_keeps_what_it_is_given_and_lets_one_agent_in(tmp_path: Path) -> None:
+    one, two = Directory(tmp_path), Directory(tmp_path)
+    one.lock()
+    with pytest.raises(Conflict, match=f"another agent, process {os.getpid()}, works on"):
+        two.lock()
+    assert one.identity() == two.identity()
+    assert one.credential() is None
+    assert one.desired() is None
+    credential = Credential(server="s", fleet="f", node="n", credential="very-secret")
+    one.keep_credential(credential)
+    assert two.credential() == credential
+    assert "very-secret" not in repr(credential)
+    desired = Desired(fleet="f", incarnation=1, epoch=2, revision=3, run=(shard(),))
+    one.keep_desired(desired)
+    assert two.desired() == desired
+    (tmp_path / "agent" / "desired.json").write_text("{")
+    with pytest.raises(Unusable, match=r"desired\.json cannot be read"):
+        one.desired()
+
+
+# -- models and programs -----------------------------------------------------------------------------
+
+
+def test_a_source_is_found_in_the_first_model_directory_that_has_it(tmp_path: Path) -> None:
+    first, second = tmp_path / "a", tmp_path / "b"
+    for directory in (first, second):
+        (directory / "sub").mkdir(parents=True)
+    (second / "sub" / "m.gguf").touch()
+    assert models.resolve("sub/m.gguf", [first, second]) == second / "sub" / "m.gguf"
+    (first / "sub" / "m.gguf").touch()
+    assert models.resolve("sub/m.gguf", [first, second]) == first / "sub" / "m.gguf"
+    assert models.resolve("/x/y.gguf", [first]) == Path("/x/y.gguf")
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("../etc/passwd", r"leaves the model directories"),
+        ("a/../../x", r"leaves the model directories"),
+        ("/models/../etc", r"leaves the model directories"),
+        ("m\0.gguf", r"NUL"),
+        ("hf:org/model", r"does not download"),
+        ("gone.gguf", r"no gone.gguf in the model directories of this node \(/nowhere\)"),
+    ],
+)
+def test_a_source_that_cannot_be_used_is_refused_with_the_reason(source: str, said: str) -> None:
+    with pytest.raises(Unavailable, match=said):
+        models.resolve(source, [Path("/nowhere")])
+
+
+def test_a_real_llama_server_is_preferred_to_the_launcher(tmp_path: Path) -> None:
+    real = tmp_path / "llama-server"
+    real.write_text("#!/bin/sh\n")
+    real.chmod(0o755)
+    env = {"PATH": str(tmp_path)}
+    assert programs.llama_server(None, env) == (str(real),)
+    assert programs.llama_server(None, {"PATH": "/nowhere"})[-2:] == (
+        "-m",
+        "roost.agent.llama_server",
+    )
+    with pytest.raises(Unavailable, match="is not a program that can be run"):
+        programs.llama_server(tmp_path / "other", env)
+    assert programs.installed(tmp_path / "other", env)[0] == frozenset()
+
+
+# -- retries -----------------------------------------------------------------------------------------
+
+
+@given(luck=st.floats(0, 1, exclude_max=True), failures=st.integers(1, 200))
+def test_retries_grow_to_a_limit_and_are_spread(luck: float, failures: int) -> None:
+    backoff = Backoff(lambda: luck, first=0.5, longest=30)
+    pauses = [backoff.next() for _ in range(failures)]
+    assert all(a <= b for a, b in pairwise(pauses))
+    assert 0.25 <= pauses[0] <= 0.5
+    assert pauses[-1] <= 30
+    backoff.worked()
+    assert not backoff.failing
+    assert backoff.next() <= 0.5
