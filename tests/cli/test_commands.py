@@ -325,6 +325,16 @@ def test_a_changed_model_is_not_ready_by_its_old_replicas(
     assert world.looks >= 5
 
 
+def test_a_replica_that_can_only_go_on_as_before_is_not_ready(
+    api: FakeApi, run: Run, catalog: str
+) -> None:
+    World(api, [row("ready")], change="changed")
+    api.answers["GET /api/v1/replicas"] = {"replicas": [row("ready", stale=True)]}
+    ran = run("apply", "-f", catalog, "--wait", "--timeout", "0.2")
+    assert ran.status == 4
+    assert "coder-0 still serves by the old profile" in ran.err
+
+
 def test_a_replica_that_is_replaced_beside_its_successor_counts_once(
     api: FakeApi, run: Run, catalog: str
 ) -> None:
@@ -354,7 +364,7 @@ def test_waiting_in_json_is_one_document(api: FakeApi, run: Run, catalog: str) -
         (
             row("failed", cause="no such file: x.gguf"),
             1,
-            ["coder-0 failed: no such file: x.gguf", "roost ctl logs coder-0 --previous"],
+            ["coder-0 failed: no such file: x.gguf", "roost ctl logs coder-0"],
         ),
     ],
 )

@@ -82,6 +82,7 @@ def say_table(columns: Sequence[str], rows: Iterable[Sequence[str | None]]) -> N
     widths = [max(len(row[at]) for row in cells) for at in range(len(columns))]
     colour = _colourful()
     room = _terminal_width() - sum(widths[:-1]) - 2 * (len(columns) - 1)
+    lines = []
     for number, row in enumerate(cells):
         last = row[-1]
         if 8 <= room < len(last):
@@ -90,7 +91,8 @@ def say_table(columns: Sequence[str], rows: Iterable[Sequence[str | None]]) -> N
         if colour and number:
             padded = [_painted(cell) for cell in padded]
             last = _painted(last)
-        click.echo("  ".join([*padded, last]).rstrip())
+        lines.append("  ".join([*padded, last]).rstrip())
+    click.echo("\n".join(lines))
 
 
 def _cell(value: str | None) -> str:

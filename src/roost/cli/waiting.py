@@ -18,7 +18,8 @@ and are replaced one after the other."""
 _HOPELESS_S: Final = 10.0
 """How long nothing may move while a replica fits nowhere, before that is the answer."""
 _RESTARTS: Final = 3
-"""So many failed starts while waiting, and it keeps failing."""
+_FAILED_S: Final = 20.0
+"""So many failed starts while waiting, or so long failed without a break, and it keeps failing."""
 _OVER: Final = frozenset({"draining", "stopped", "lost"})
 _MOVING: Final = frozenset({"placed", "starting", "loading", "draining"})
 
@@ -59,8 +60,12 @@ class _Look:
 
     @property
     def waiting(self) -> list[Json]:
-        """Replicas that are not ready and are to be."""
-        return [row for row in self.rows if row["state"] not in _OVER and row["state"] != "ready"]
+        """Replicas that are not ready and are to be, or are ready by what was wanted before."""
+        return [
+            row
+            for row in self.rows
+            if row["state"] not in _OVER and (row["state"] != "ready" or row.get("stale"))
+        ]
 
     @property
     def ready(self) -> int:
@@ -77,7 +82,9 @@ class _Look:
 
     def _ready(self, model: str) -> set[str]:
         return {
-            row["replica"] for row in self.rows if row["model"] == model and row["state"] == "ready"
+            row["replica"]
+            for row in self.rows
+            if row["model"] == model and row["state"] == "ready" and not row.get("stale")
         }
 
 
@@ -123,32 +130,44 @@ class _Watch:
         self._tell = tell
         self._told: dict[str, str] = {}
         self._first_restarts: dict[str, int] = {}
+        self._failed_since: dict[str, float] = {}
+        self._stale = False
+        self._models: list[str] = []
         self._quiet_since: float | None = None
         self._asked_at = 0.0
         self.failing: dict[str, Json] = {}
         self.keeps_failing = False
 
     def see(self, look: _Look) -> None:
+        """Note what changed since the last look, and tell it."""
+        now = time.monotonic()
         self.failing = {}
         for row in look.rows:
             name, state = str(row["replica"]), str(row["state"])
             restarts = int(row.get("restarts") or 0)
             again = restarts - self._first_restarts.setdefault(name, restarts)
-            if state == "failed" or (state != "ready" and again > 0):
+            if state == "failed" or (state not in _OVER | {"ready"} and again > 0):
                 self.failing[name] = row
                 self.keeps_failing |= again >= _RESTARTS
+            if state != "failed":
+                self._failed_since.pop(name, None)
+            elif now - self._failed_since.setdefault(name, now) >= _FAILED_S:
+                self.keeps_failing = True
             where = dict.fromkeys(str(shard["node"]) for shard in row.get("shards") or ())
             line = f"{name} is {state}" + (f" on {', '.join(where)}" if where else "")
             if state == "failed" and row.get("cause"):
                 line += f": {row['cause']}"
-            if self._told.get(name) != line:
-                self._told[name] = line
+            # While one is replaced beside its successor, both have its name.
+            one = str(row.get("placement") or name)
+            if self._told.get(one) != line:
+                self._told[one] = line
                 self._tell(line)
-        pending = look.waiting and all(row["state"] == "pending" for row in look.waiting)
-        if not (pending and look.everything_rests):
+        stuck = all(row["state"] == "pending" or row.get("stale") for row in look.waiting)
+        if not (look.waiting and stuck and look.everything_rests):
             self._quiet_since = None
         elif self._quiet_since is None:
-            self._quiet_since = time.monotonic()
+            self._quiet_since = now
+        self._stale = any(row.get("stale") for row in look.waiting)
         self._models = sorted({str(row["model"]) for row in look.waiting})
 
     def hopeless(self, client: Client) -> bool:
@@ -159,7 +178,7 @@ class _Watch:
         if now - self._asked_at < _HOPELESS_S:
             return False
         self._asked_at = now
-        return bool(_unplaceable(client, self._models))
+        return self._stale or bool(_unplaceable(client, self._models))
 
 
 def _look(client: Client, models: Sequence[str]) -> _Look:
@@ -192,7 +211,7 @@ def _why_not(client: Client, look: _Look, watch: _Watch, late: float) -> Verdict
     )
     if watch.failing:
         status = Status.FAILED
-    elif nowhere:
+    elif nowhere or (look.everything_rests and any(row.get("stale") for row in waiting)):
         status = Status.UNPLACEABLE
     else:
         status = Status.TIMED_OUT
@@ -208,9 +227,11 @@ def _lines(look: _Look, watch: _Watch, nowhere: Sequence[Json]) -> Iterator[str]
         yield decisions_as_text({"decisions": list(nowhere)}, all_nodes=False)
     for name, row in watch.failing.items():
         yield f"{name} failed: {row.get('cause') or 'no cause is known'}"
-        yield f"hint: roost ctl logs {name} --previous"
+        yield f"hint: roost ctl logs {name}"
     for row in look.waiting:
-        if row["state"] != "pending" and row["replica"] not in watch.failing:
+        if row["state"] == "ready":
+            yield f"{row['replica']} still serves by the old profile: the new one has no room yet"
+        elif row["state"] != "pending" and row["replica"] not in watch.failing:
             cause = f": {row['cause']}" if row.get("cause") else ""
             yield f"{row['replica']} is still {row['state']}{cause}"
             yield f"hint: roost ctl logs {row['replica']}"
