@@ -12,7 +12,7 @@ from roost.formats.nodes import At, Node, Scalar
 from roost.formats.reading import Fields, Problems, nearest, quoted, shown
 
 PROFILE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-_ENV_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+ENV_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 MOST_NODES: Final = 10_000
 MOST_GPUS: Final = 1_024
@@ -245,7 +245,7 @@ def _gpu_memory(fields: Fields, gpu_class: GpuClass | None) -> int | None:
 def _env(fields: Fields) -> dict[str, str]:
     env = fields.text_by_text("env") or {}
     for name in env:
-        if not _ENV_NAME.fullmatch(name):
+        if not ENV_NAME.fullmatch(name):
             fields.wrong(
                 "env",
                 f"{quoted(name)} in env can't name a variable: letters, digits and _, not "
