@@ -29,7 +29,7 @@ from roost.domain.profile import Engine, Profile, ProfileName
 from roost.domain.units import GB
 from roost.placement import filters, plan
 from roost.placement.decide import Ask, Placed, decide
-from roost.placement.decision import Outcome
+from roost.placement.decision import Decision, Outcome
 from roost.placement.index import Index
 from roost.placement.view import View
 from roost.testing.naive_placement import World, naive_decide
@@ -48,7 +48,9 @@ def fleet_of(size: int, rng: random.Random) -> tuple[Node, ...]:
 
 def _node(number: int, rng: random.Random) -> Node:
     gpu_class = rng.choices((H100, A100, L40S), (6, 3, 1))[0]
-    domains = rng.choices(((0,) * 8, (0,) * 4 + (1,) * 4, tuple(range(8)), (None,) * 8), (6, 2, 1, 1))[0]
+    domains = rng.choices(
+        ((0,) * 8, (0,) * 4 + (1,) * 4, tuple(range(8)), (None,) * 8), (6, 2, 1, 1)
+    )[0]
     broken = rng.randrange(8) if rng.random() < 0.04 else None
     foreign = rng.randrange(8) if rng.random() < 0.03 else None
     gpus = tuple(
@@ -174,7 +176,7 @@ class Churn:
 
 def placements(churn: Churn, count: int) -> dict[str, Any]:
     """Decide with the counts of every refusal, and hold; releases in between are not counted."""
-    decided, whole, outcomes = [], [], {outcome: 0 for outcome in Outcome}
+    decided, whole, outcomes = [], [], dict.fromkeys(Outcome, 0)
     gc.collect()
     for _ in range(count):
         ask = churn.ask()
@@ -269,10 +271,10 @@ def scans(churn: Churn, seconds: float) -> dict[str, Any]:
     view, count, start = churn.index.view, 0, clock()
     while (spent := clock() - start) < seconds * 1e9 or not count:
         need = view.needs.by_model[churn.ask().model.name][0]
-        fabrics = {f.fabric: f for f in decide(Ask(churn.models[0], 0), view).tried[0].fabrics}
         if need.nodes == 1:
+            against = filters.Against(need, ())
             for row in view.every_row():
-                filters.against(need, row, fabrics)
+                against(row)
             count += 1
     return {"per_s": round(count * 1e9 / spent, 2), "decisions": count}
 
@@ -329,7 +331,7 @@ def replan(size: int) -> dict[str, Any]:
     }
 
 
-def read(decisions: Iterable[Any]) -> None:
+def read(decisions: Iterable[Decision]) -> None:
     """The counts of every refusal."""
     for decision in decisions:
         for tried in decision.tried:
@@ -370,7 +372,7 @@ def measured(size: int, *, quick: bool) -> dict[str, Any]:
         "explanations": explanations(churn),
         "scan": scans(churn, 0.5 if quick else 3),
     }
-    if size <= 1000 and not quick or size <= 100:
+    if (size <= 1000 and not quick) or size <= 100:
         found["naive_twin"] = twin(churn, 3 if size > 100 else 20)
     per_s = found["placements"]["per_s"]
     found["times_the_scan"] = round(per_s / found["scan"]["per_s"], 1)

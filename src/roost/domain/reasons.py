@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 
 from roost.domain.units import has_gb, needs_gb
 
@@ -43,6 +44,11 @@ class Reason:
     unit: Unit | None = None
 
 
+_remembered = lru_cache(maxsize=4096)
+"""For reasons that thousands of nodes share, word for word."""
+
+
+@_remembered
 def not_ready(since: str | None) -> Reason:
     """`is not ready since 12:03:10`."""
     return Reason(
@@ -51,6 +57,7 @@ def not_ready(since: str | None) -> Reason:
     )
 
 
+@_remembered
 def cordoned(why: str | None, *, draining: bool = False) -> Reason:
     """`is cordoned: fan failure`."""
     claim = "is cordoned and draining" if draining else "is cordoned"
@@ -59,16 +66,27 @@ def cordoned(why: str | None, *, draining: bool = False) -> Reason:
 
 def label_mismatch(carried: Mapping[str, str], selector: Mapping[str, str]) -> Reason:
     """Every label of `selector` that is not carried, by key: one reason, however many they are."""
-    parts = []
-    for key, wanted in sorted(selector.items()):
-        has = carried.get(key)
-        if has is None:
-            parts.append(f"does not carry {key}={wanted}")
-        elif has != wanted:
-            parts.append(f"carries {key}={has}, needs {key}={wanted}")
+    return _mismatch(
+        tuple(
+            (key, carried.get(key), wanted)
+            for key, wanted in sorted(selector.items())
+            if carried.get(key) != wanted
+        )
+    )
+
+
+@_remembered
+def _mismatch(labels: tuple[tuple[str, str | None, str], ...]) -> Reason:
+    parts = [
+        f"does not carry {key}={wanted}"
+        if has is None
+        else f"carries {key}={has}, needs {key}={wanted}"
+        for key, has, wanted in labels
+    ]
     return Reason(code=Code.LABEL_MISMATCH, message="; ".join(parts))
 
 
+@_remembered
 def engine_absent(engine: str) -> Reason:
     """`does not have vllm installed`."""
     return Reason(code=Code.ENGINE_ABSENT, message=f"does not have {engine} installed")
@@ -99,11 +117,13 @@ def disk_short(room: int, *, total: int | None, needs: int) -> Reason:
     )
 
 
+@_remembered
 def gpus_unknown() -> Reason:
     """`does not report its GPUs`."""
     return Reason(code=Code.GPUS_UNKNOWN, message="does not report its GPUs")
 
 
+@_remembered
 def gpu_class_absent(gpu_class: str, *, has: int, needs: int) -> Reason:
     """`has no h100-80gb-hbm3, needs 2`."""
     return Reason(
@@ -115,6 +135,7 @@ def gpu_class_absent(gpu_class: str, *, has: int, needs: int) -> Reason:
     )
 
 
+@_remembered
 def gpu_memory_short(gpu_class: str, *, least: int, has: int, of: int, needs: int) -> Reason:
     """`has 4 rtx-4090 with 70 GB or more of 8, needs 8`; `least` is the memory each must have."""
     return Reason(
@@ -161,6 +182,7 @@ def gpus_short(
     )
 
 
+@_remembered
 def no_fabric(*, reported: bool) -> Reason:
     """`is on no fabric`, or `does not report fabrics`."""
     return Reason(

@@ -3,11 +3,10 @@
 The order is the order in which a node is charged: that of `Code`.
 """
 
-from collections.abc import Callable, Mapping
-from typing import Final, TypeAlias
+from collections.abc import Callable, Iterable
+from typing import TypeAlias
 
 from roost.domain import reasons
-from roost.domain.fabric import FabricName
 from roost.domain.reasons import Code, Reason
 from roost.placement import bits
 from roost.placement.cards import Kind
@@ -74,23 +73,43 @@ def counts(need: Need, view: View, fit: int) -> dict[Code, int]:
     return charged
 
 
-def against(need: Need, row: Row, fabrics: Mapping[FabricName, FabricCount]) -> tuple[Reason, ...]:
-    """All that speaks against one node that does not fit.
+class Against:
+    """All that speaks against nodes that do not fit, for one profile at one moment."""
 
-    That its fabrics are short is said of a node only if nothing else is: the fabric's count is of
-    nodes that pass, and repairing a node that doesn't may be what completes it.
-    """
-    found = [reason for one in _OF_ONE_NODE if (reason := one(need, row)) is not None]
-    if need.nodes > 1:
-        attached = sorted({one.name for one in row.node.facts.fabrics or () if one.hcas})
-        if not attached:
-            found.append(reasons.no_fabric(reported=row.node.facts.fabrics is not None))
-        elif not found:
-            short = [fabrics[name] for name in attached]
-            has = max(fabric.eligible for fabric in short)
-            messages = (fabric.message for fabric in short)
-            found.append(reasons.fabric_short(messages, has=has, needs=need.nodes))
-    return tuple(found)
+    __slots__ = ("_fabrics", "_need", "_of_one_node")
+
+    def __init__(self, need: Need, fabrics: Iterable[FabricCount]) -> None:
+        self._need = need
+        self._fabrics = {fabric.fabric: fabric for fabric in fabrics}
+        profile = need.profile
+        self._of_one_node: tuple[Callable[[Need, Row], Reason | None], ...] = (
+            _not_ready,
+            _cordoned,
+            *((_labels,) if need.labels else ()),
+            _engine,
+            *((_memory,) if profile.min_memory_bytes is not None else ()),
+            *((_disk,) if profile.min_disk_bytes is not None else ()),
+            *((_gpus,) if need.kind is not None else ()),
+        )
+
+    def __call__(self, row: Row) -> tuple[Reason, ...]:
+        """In the order of `Code`.
+
+        That its fabrics are short is said of a node only if nothing else is: the fabric's count is
+        of nodes that pass, and repairing a node that doesn't may be what completes it.
+        """
+        need = self._need
+        found = [reason for one in self._of_one_node if (reason := one(need, row)) is not None]
+        if need.nodes > 1:
+            attached = sorted({one.name for one in row.node.facts.fabrics or () if one.hcas})
+            if not attached:
+                found.append(reasons.no_fabric(reported=row.node.facts.fabrics is not None))
+            elif not found:
+                short = [self._fabrics[name] for name in attached]
+                has = max(fabric.eligible for fabric in short)
+                messages = (fabric.message for fabric in short)
+                found.append(reasons.fabric_short(messages, has=has, needs=need.nodes))
+        return tuple(found)
 
 
 def _not_ready(_need: Need, row: Row) -> Reason | None:
@@ -164,26 +183,8 @@ def _gpus_short(need: Need, kind: Kind, row: Row, large: int) -> Reason:
         of=large.bit_count(),
         needs=need.cards,
         allocated=taken.bit_count(),
-        holders=holders(row, taken),
+        holders=row.holders(taken),
         unhealthy=broken.bit_count(),
         causes=(cause for cause in causes if cause),
         foreign=(large & row.foreign & ~(taken | broken)).bit_count(),
     )
-
-
-_OF_ONE_NODE: Final[tuple[Callable[[Need, Row], Reason | None], ...]] = (
-    _not_ready,
-    _cordoned,
-    _labels,
-    _engine,
-    _memory,
-    _disk,
-    _gpus,
-)
-
-
-def holders(row: Row, taken: int) -> tuple[str, ...]:
-    """Whose the cards at these positions are."""
-    if not taken:
-        return ()
-    return tuple(hold.replica for hold in row.holds if taken & row.taken_by(hold))

@@ -14,7 +14,8 @@ class Candidate(NamedTuple):
 
     fabric: FabricName
     nodes: int
-    count: int
+    size: int
+    """How many they are."""
 
 
 def candidates(view: View, passing: int) -> tuple[Candidate, ...]:
@@ -28,8 +29,8 @@ def candidates(view: View, passing: int) -> tuple[Candidate, ...]:
 
 def sufficing(need: Need, found: tuple[Candidate, ...]) -> tuple[Candidate, ...]:
     """The fabrics with enough nodes, best first: fewest eligible nodes, then name."""
-    enough = [fabric for fabric in found if fabric.count >= need.nodes]
-    enough.sort(key=lambda fabric: (fabric.count, fabric.fabric))
+    enough = [fabric for fabric in found if fabric.size >= need.nodes]
+    enough.sort(key=lambda fabric: (fabric.size, fabric.fabric))
     return tuple(enough)
 
 

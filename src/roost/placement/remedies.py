@@ -9,7 +9,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from roost.domain.fabric import FabricName
 from roost.domain.units import needs_gb
-from roost.placement import bits, filters, groups
+from roost.placement import bits, groups
 from roost.placement.decision import Change, Remedy
 from roost.placement.needs import ON_A_FABRIC, OPEN, READY, Need
 from roost.placement.rows import Disk, Row, roomiest_disk
@@ -55,8 +55,8 @@ def _on_fabrics(number: int, trial: Trial) -> Iterator[Found]:
     """A group that lacks one node: another node of that fabric, or one more on it."""
     need, view = trial.need, trial.view
     elsewhere, _ = _but_one(need, view)
-    for fabric, _, count in groups.candidates(view, trial.passing):
-        if count != need.nodes - 1:
+    for fabric, _, size in groups.candidates(view, trial.passing):
+        if size != need.nodes - 1:
             continue
         here = view.lasting.fabrics[fabric]
         yield from _on_nodes(number, trial, here)
@@ -264,7 +264,7 @@ def _end(row: Row, at: int, amount: int, _gpu_class: str) -> str:
 
 
 def _free(row: Row, at: int, amount: int, gpu_class: str) -> str:
-    holders = ", ".join(sorted(set(filters.holders(row, at))))
+    holders = ", ".join(sorted(set(row.holders(at))))
     return f"free {amount} {gpu_class} of {row.node.name}, held by {holders}"
 
 

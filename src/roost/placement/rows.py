@@ -33,6 +33,7 @@ class Row:
         "foreign",
         "free",
         "gpus",
+        "held",
         "holds",
         "memory_left",
         "node",
@@ -47,18 +48,19 @@ class Row:
         holds: tuple[Allocation, ...],
     ) -> None:
         """`gpus` by index, as `cards` counts its positions."""
-        broken = foreign = taken = 0
+        broken = foreign = 0
         for position, gpu in enumerate(gpus):
             if gpu.healthy is False:
                 broken |= 1 << position
             if gpu.foreign_processes:
                 foreign |= 1 << position
-        for hold in holds:
-            taken |= taken_by(hold, gpus)
+        held = tuple(taken_by(hold, gpus) for hold in holds)
+        taken = union(held)
         self.node = node
         self.cards = cards
         self.gpus = gpus
         self.holds = holds
+        self.held = held
         self.broken = broken
         self.foreign = foreign
         self.taken = taken
@@ -72,8 +74,10 @@ class Row:
     def holding(self, hold: Allocation) -> "Row":
         """The node with one allocation more."""
         row = self._copy()
+        cards = taken_by(hold, self.gpus)
         row.holds = (*self.holds, hold)
-        row.taken = self.taken | taken_by(hold, self.gpus)
+        row.held = (*self.held, cards)
+        row.taken = self.taken | cards
         row.free = self.free & ~row.taken
         if hold.memory_bytes and self.memory_left is not None:
             row.memory_left = self.memory_left - hold.memory_bytes
@@ -85,13 +89,11 @@ class Row:
 
     def releasing(self, hold: Allocation) -> "Row":
         """The node without one allocation that it has."""
-        holds = list(self.holds)
-        holds.remove(hold)
+        at = self.holds.index(hold)
         row = self._copy()
-        row.holds = tuple(holds)
-        row.taken = 0
-        for other in holds:
-            row.taken |= taken_by(other, self.gpus)
+        row.holds = self.holds[:at] + self.holds[at + 1 :]
+        row.held = self.held[:at] + self.held[at + 1 :]
+        row.taken = union(row.held)
         row.free = ((1 << len(self.gpus)) - 1) & ~(self.broken | self.foreign | row.taken)
         if hold.memory_bytes and self.memory_left is not None:
             row.memory_left = self.memory_left + hold.memory_bytes
@@ -101,9 +103,11 @@ class Row:
             row.cpu_replicas = cpu_replicas(row.holds)
         return row
 
-    def taken_by(self, hold: Allocation) -> int:
-        """The positions of the cards that one allocation holds here."""
-        return taken_by(hold, self.gpus)
+    def holders(self, cards: int) -> tuple[str, ...]:
+        """Whose some of these cards are."""
+        return tuple(
+            [hold.replica for hold, held in zip(self.holds, self.held, strict=True) if held & cards]
+        )
 
     def _copy(self) -> "Row":
         row = Row.__new__(Row)
@@ -111,6 +115,7 @@ class Row:
         row.cards = self.cards
         row.gpus = self.gpus
         row.holds = self.holds
+        row.held = self.held
         row.broken = self.broken
         row.foreign = self.foreign
         row.taken = self.taken
@@ -124,6 +129,14 @@ class Row:
 
 def _has_gpus(hold: Allocation) -> bool:
     return bool(hold.gpus or hold.gpu_uuids)
+
+
+def union(sets: Iterable[int]) -> int:
+    """All that are in any of the sets."""
+    found = 0
+    for one in sets:
+        found |= one
+    return found
 
 
 def cpu_replicas(holds: Iterable[Allocation]) -> int:

@@ -36,7 +36,7 @@ class Trial:
         if self.need.nodes == 1:
             return ()
         return tuple(
-            FabricCount(fabric=found.fabric, eligible=found.count, needs=self.need.nodes)
+            FabricCount(fabric=found.fabric, eligible=found.size, needs=self.need.nodes)
             for found in groups.candidates(self.view, self.passing)
         )
 
@@ -83,12 +83,12 @@ class Attempt:
 class Rejections(Sequence[Rejection]):
     """The nodes turned down; a row is made when it is read, and costs what that row costs."""
 
-    __slots__ = ("_fabrics", "_nodes", "_trial")
+    __slots__ = ("_against", "_nodes", "_view")
 
     def __init__(self, trial: Trial) -> None:
-        self._trial = trial
+        self._view = trial.view
+        self._against = filters.Against(trial.need, trial.fabrics)
         self._nodes = trial.view.lasting.every ^ trial.fitting
-        self._fabrics = {count.fabric: count for count in trial.fabrics}
 
     def __len__(self) -> int:
         return self._nodes.bit_count()
@@ -114,7 +114,5 @@ class Rejections(Sequence[Rejection]):
         return map(self._row, bits.members(self._nodes))
 
     def _row(self, place: int) -> Rejection:
-        row = self._trial.view.row(place)
-        return Rejection(
-            node=row.node.name, reasons=filters.against(self._trial.need, row, self._fabrics)
-        )
+        row = self._view.row(place)
+        return Rejection(node=row.node.name, reasons=self._against(row))

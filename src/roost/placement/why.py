@@ -47,10 +47,7 @@ def _nearest(trials: Sequence[Trial], place: int) -> str:
     """The node, and the least that is said against it by any profile."""
     row = trials[0].view.row(place)
     against = min(
-        (
-            filters.against(trial.need, row, {count.fabric: count for count in trial.fabrics})
-            for trial in trials
-        ),
+        (filters.Against(trial.need, trial.fabrics)(row) for trial in trials),
         key=len,
     )
     told = "; ".join(reason.message.removeprefix("is ") for reason in against)
@@ -128,10 +125,10 @@ _TOLD: Mapping[ranking.Criterion, Callable[[Need, View, int, int], tuple[str, st
 
 def _several(trial: Trial, places: tuple[int, ...]) -> str:
     chosen, *others = trial.enough
-    has = chosen.count
+    has = chosen.size
     if not others:
         won = f"{chosen.fabric} is the only fabric with {trial.need.nodes} nodes that fit ({has})"
-    elif (then := others[0].count) != has:
+    elif (then := others[0].size) != has:
         won = f"fewest nodes that fit on {chosen.fabric} ({has}); next {others[0].fabric} ({then})"
     else:
         won = f"{chosen.fabric} is first by name among equals ({has}); next {others[0].fabric}"
