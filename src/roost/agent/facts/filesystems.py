@@ -25,8 +25,6 @@ class Sizes:
 
     free_bytes: int | None
     total_bytes: int | None
-    fsid: int | None = None
-    """The kernel's number of the filesystem, where it has one: an overlay has its upper one's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,11 +42,10 @@ class Pool:
 _GENERIC: Final = re.compile(r"[^/:@]*")
 """A source that names no device, host or bucket: `tmpfs`, `s3fs`, `none`."""
 _FUSE: Final = "fuse."
+_BETWEEN_QUESTIONS: Final = 64 << 20
 
 
-def sizes(
-    *, block: int, fragment: int, blocks: int, available: int, fsid: int | None = None
-) -> Sizes:
+def sizes(*, block: int, fragment: int, blocks: int, available: int) -> Sizes:
     """`statvfs` in bytes: what is free is what others than root may write.
 
     No blocks at all is how a filesystem says that it does not know (sshfs, buckets); more available
@@ -57,9 +54,9 @@ def sizes(
     unit = fragment if fragment > 0 else block
     total = blocks * unit
     if unit <= 0 or not 0 < total <= MAX_NUMBER:
-        return Sizes(free_bytes=None, total_bytes=None, fsid=fsid or None)
+        return Sizes(free_bytes=None, total_bytes=None)
     free = available * unit if 0 <= available <= blocks else None
-    return Sizes(free_bytes=free, total_bytes=total, fsid=fsid or None)
+    return Sizes(free_bytes=free, total_bytes=total)
 
 
 def pools(places: Iterable[Place]) -> tuple[Pool, ...]:
@@ -114,24 +111,35 @@ def filesystem(
     )
 
 
-def merged(found: Iterable[tuple[Pool, Sequence[Sizes | None]]]) -> tuple[Pool, ...] | None:
-    """The pools again, if the kernel's numbers say that some are one: a container's overlay and the
-    disk that it is on. `None`: they are as they were.
+def merged(found: Sequence[tuple[Pool, Sequence[Sizes | None]]]) -> tuple[Pool, ...]:
+    """The pools, a container's overlay joined to the disk it is on, if that is there as well: an
+    overlay answers with the numbers of the disk below it.
     """
-    by_number: dict[int, list[Pool]] = {}
-    order: list[list[Pool]] = []
-    changed = False
-    for pool, asked in found:
-        number = next((one.fsid for one in asked if one is not None and one.fsid), None)
-        if pool.kind is not Kind.LOCAL or number is None:
-            order.append([pool])
-        elif number in by_number:
-            by_number[number].append(pool)
-            changed = True
-        else:
-            by_number[number] = [pool]
-            order.append(by_number[number])
-    return tuple(_joined(group) for group in order) if changed else None
+    groups = [[pool] for pool, _ in found]
+    for at, (overlay, asked) in enumerate(found):
+        if not _is_overlay(overlay):
+            continue
+        for below, (disk, its) in enumerate(found):
+            if disk.kind is Kind.LOCAL and not _is_overlay(disk) and _same_numbers(asked, its):
+                groups[below].extend(groups[at])
+                groups[at] = []
+                break
+    return tuple(_joined(group) for group in groups if group)
+
+
+def _is_overlay(pool: Pool) -> bool:
+    return any(place.mount.kind in {"overlay", "overlayfs"} for place in pool.places)
+
+
+def _same_numbers(asked: Sequence[Sizes | None], others: Sequence[Sizes | None]) -> bool:
+    """Equal sizes, and what is free as near as it may be between two questions."""
+    match (*asked, *others):
+        case [
+            Sizes(free_bytes=int() as free, total_bytes=int() as total),
+            Sizes(free_bytes=int() as other_free, total_bytes=int() as other_total),
+        ]:
+            return total == other_total and abs(free - other_free) <= _BETWEEN_QUESTIONS
+    return False
 
 
 def should_be_mounted(directory: str, mount: Mount, expected: Iterable[str]) -> str | None:
@@ -200,14 +208,12 @@ def _pool(members: Sequence[Place]) -> Pool:
 
 
 def _joined(group: Sequence[Pool]) -> Pool:
-    if len(group) == 1:
-        return group[0]
-    # The disk says more than the overlay on it.
-    named = min(group, key=lambda pool: (not pool.name.startswith("/dev/"), pool.name))
+    # The disk says more than the overlays on it.
+    disk = group[0]
     return Pool(
-        name=named.name,
-        kind=named.kind,
-        places=named.places,
+        name=disk.name,
+        kind=disk.kind,
+        places=disk.places,
         mounts=tuple(sorted({point for pool in group for point in pool.mounts})),
         read_only=all(pool.read_only for pool in group),
     )

@@ -28,7 +28,7 @@ for path in sys.argv[1:]:
         if not stat.S_ISDIR(os.stat(real).st_mode):
             raise NotADirectoryError(20, "Not a directory")
         said = os.statvfs(real)
-        found.append([real, said.f_bsize, said.f_frsize, said.f_blocks, said.f_bavail, said.f_fsid])
+        found.append([real, said.f_bsize, said.f_frsize, said.f_blocks, said.f_bavail])
     except OSError as cause:
         found.append([cause.strerror or type(cause).__name__])
 json.dump(found, sys.stdout)
@@ -208,25 +208,16 @@ class Probes:
 def _answers(directories: Sequence[str], said: bytes) -> dict[str, Answer]:
     try:
         found = json.loads(said)
-    except ValueError:
-        found = []
+    except (ValueError, RecursionError):
+        found = None
     silent = Answer(problem="its probe ended without an answer")
     answers = dict.fromkeys(directories, silent)
-    for directory, one in zip(directories, found, strict=False):
+    for directory, one in zip(directories, found if isinstance(found, list) else (), strict=False):
         match one:
             case [str() as problem]:
                 answers[directory] = Answer(problem=problem)
-            case [
-                str() as real,
-                int() as block,
-                int() as unit,
-                int() as blocks,
-                int() as free,
-                fsid,
-            ]:
-                said_sizes = sizes(
-                    block=block, fragment=unit, blocks=blocks, available=free, fsid=fsid
-                )
+            case [str() as real, int() as block, int() as unit, int() as blocks, int() as free]:
+                said_sizes = sizes(block=block, fragment=unit, blocks=blocks, available=free)
                 answers[directory] = Answer(real=real, sizes=said_sizes)
             case _:
                 pass

@@ -178,7 +178,7 @@ class Storage:
             else f"its numbers are of {_clock(heard.answered_at)}"
         )
         problem = (
-            f"storage: {shown(mount.source)} on {shown(mount.point)} does not answer"
+            f"storage: {shown(mount.source)} on {shown(mount.point)} has not answered"
             f" since {since}; {last}"
         )
         if problem not in look.problems:
@@ -188,9 +188,7 @@ class Storage:
 
     def _filesystems(self, look: _Look) -> tuple[Filesystem, ...]:
         found = [(pool, self._sizes(pool, look)) for pool in pools(look.places)]
-        again = merged(found)
-        if again is not None:
-            found = [(pool, self._sizes(pool, look)) for pool in again]
+        found = [(pool, self._sizes(pool, look)) for pool in merged(found)]
         made = []
         for pool, asked in found:
             stale = [look.stale[p.mount.point] for p in pool.places if p.mount.point in look.stale]
@@ -221,7 +219,6 @@ class Storage:
             fragment=said.f_frsize,
             blocks=said.f_blocks,
             available=said.f_bavail,
-            fsid=said.f_fsid,
         )
 
 
