@@ -8,6 +8,7 @@ import socket
 import sys
 from collections.abc import Callable
 from dataclasses import fields, replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import click
@@ -18,7 +19,8 @@ from roost.agent.agent import Agent, Options
 from roost.agent.facts import Asked, ports, read
 from roost.agent.facts.gpu_sources import Sources
 from roost.agent.facts.gpus import Reader
-from roost.domain.node import Facts, Node, NodeName
+from roost.agent.facts.host import host_name
+from roost.domain.node import Facts, Filesystem, Node, NodeName
 from roost.domain.units import has_gb
 from roost.errors import Unusable
 from roost.testing.fake_nvml import stand_in
@@ -161,11 +163,13 @@ def agent(
 
 
 @agent.command("facts")
+@click.option("--model-dir", "model_dirs", multiple=True, type=_PATH, help="May be repeated.")
 @_machine_options
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text")
 @click.pass_obj
 def facts(
     asked: Asked,
+    model_dirs: tuple[Path, ...],
     root: Path | None,
     nvidia_smi_xml: Path | None,
     nvidia_smi_topo: Path | None,
@@ -176,8 +180,12 @@ def facts(
 ) -> None:
     r"""Print what this machine is, as the agent would report it.
 
+    With --root it is what the files below that directory say, as of a machine kept there: sizes of
+    its filesystems can't be learnt from files, and are left out.
+
     \b
-    Example:
+    Examples:
+      roost agent facts --model-dir /models -o json
       roost agent facts --nvidia-smi-xml gpus.xml --nvidia-smi-topo topo.txt
     """
     before = asked.gpus
@@ -189,11 +197,13 @@ def facts(
         graphics_take_cards=graphics_take_cards or before.graphics_take_cards,
     )
     asked = _on_machine(asked, sources, fabrics)
+    more_dirs = tuple(path.absolute() for path in model_dirs)
+    asked = replace(asked, model_directories=(*asked.model_directories, *more_dirs))
     found, problems = read(asked, Reader(asked.gpus, library=stand_in(os.environ)))
     if output == "json":
         from roost.formats.fleet import node_to_json
 
-        node = Node(name=NodeName(socket.gethostname()), facts=found)
+        node = Node(name=NodeName(host_name(asked.root)), facts=found)
         more = msgspec.to_builtins({"gpu_details": found.gpu_details, "hcas": found.hcas})
         shown = {**node_to_json(node), **more, "problems": list(problems)}
         click.echo(json.dumps(shown, indent=2))
@@ -211,11 +221,10 @@ def _as_text(found: Facts, problems: tuple[str, ...]) -> list[str]:
         elif field.name == "labels":
             shown = ", ".join(f"{key}={value[key]}" for key in sorted(value)) or "none"
         elif field.name == "storage":
-            shown = "; ".join(
-                f"{one.filesystem} on {', '.join(one.mounts)}"
-                f" ({'shared' if one.shared else 'local'})"
-                for one in value
-            )
+            lines += [f"{'storage':14} {_filesystem_line(one)}" for one in value]
+            continue
+        elif field.name == "memory_bytes":
+            shown = f"{value} ({has_gb(value)} GB)"
         elif field.name in {"gpu_details", "hcas"}:
             continue
         elif field.name == "gpus":
@@ -231,6 +240,17 @@ def _as_text(found: Facts, problems: tuple[str, ...]) -> list[str]:
             shown = str(value)
         lines.append(f"{field.name:14} {shown or 'none'}")
     return [*lines, *(f"problem        {problem}" for problem in problems)]
+
+
+def _filesystem_line(one: Filesystem) -> str:
+    free = "-" if one.free_bytes is None else f"{has_gb(one.free_bytes)} GB"
+    total = "-" if one.total_bytes is None else f"{has_gb(one.total_bytes)} GB"
+    said = [f"{free} free of {total}", "shared" if one.shared else "local"]
+    if one.read_only:
+        said.append("read-only")
+    if one.stale_since is not None:
+        said.append(f"numbers of {datetime.fromtimestamp(one.stale_since, UTC):%Y-%m-%dT%H:%M:%SZ}")
+    return f"{one.filesystem} on {', '.join(one.mounts)}: {', '.join(said)}"
 
 
 def _gpu_lines(found: Facts) -> list[str]:

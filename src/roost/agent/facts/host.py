@@ -1,5 +1,6 @@
 """What is this machine apart from its cards: its memory, its disks, its labels?"""
 
+import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +10,7 @@ from roost.agent.facts.memory import read_memory
 from roost.agent.facts.mounts import read_mounts
 from roost.agent.facts.probes import Probes
 from roost.agent.facts.storage import Storage
+from roost.agent.facts.text import path_text, shown
 from roost.agent.facts.tree import Tree
 from roost.domain.node import Filesystem
 
@@ -51,3 +53,18 @@ class Reader:
     def close(self) -> None:
         """Leave no probe behind, as far as the kernel lets them end."""
         self._probes.close()
+
+
+def host_name(root: Path) -> str:
+    """What the machine below `root` calls itself; `unnamed` if that isn't known."""
+    tree = Tree(root)
+    if tree.is_live:
+        return socket.gethostname()
+    for path in ("/proc/sys/kernel/hostname", "/etc/hostname"):
+        try:
+            name = shown(path_text(tree.read(path, at_most=4096).strip()))
+        except OSError:
+            continue
+        if name:
+            return name
+    return "unnamed"
