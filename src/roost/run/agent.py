@@ -1,6 +1,5 @@
 """`roost agent`: runs the engines of one machine and tells the server what is there."""
 
-import asyncio
 import json
 import logging
 import os
@@ -13,9 +12,7 @@ from pathlib import Path
 
 import click
 import msgspec
-import structlog
 
-from roost.agent.agent import Agent, Options
 from roost.agent.facts import Asked, ports, read
 from roost.agent.facts.gpu_sources import Sources
 from roost.agent.facts.gpus import Reader
@@ -141,6 +138,11 @@ def agent(
         raise Unusable(f"--server {server} is no URL", hint=f"try --server http://{server}")
     if token is not None and token_file is not None:
         raise Unusable("--join and --token-file are two tokens: give one of them")
+    # Late, so that `facts` is quick.
+    import asyncio
+
+    from roost.agent.agent import Agent, Options
+
     _log_to_stderr()
     options = Options(
         directory=(directory or _default_directory()).absolute(),
@@ -329,6 +331,8 @@ def _range(text: str) -> tuple[int, int]:
 
 
 def _log_to_stderr() -> None:
+    import structlog
+
     logging.getLogger("httpx2").setLevel(logging.WARNING)
     structlog.configure(
         processors=[

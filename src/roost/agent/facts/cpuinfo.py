@@ -71,6 +71,17 @@ def parse_online(data: bytes) -> int | None:
     return count if 0 < count <= MAX_CPUS else None
 
 
+def parse_quota(data: bytes) -> int | None:
+    """Whole CPUs of a group's `cpu.max`, at least one: `250000 100000` is 2; `None`: all."""
+    fields = data.split()
+    if len(fields) != 2:
+        return None
+    quota, period = whole(fields[0]), whole(fields[1])
+    if quota is None or not period:
+        return None
+    return max(1, quota // period)
+
+
 def count_processors(data: bytes) -> int | None:
     """How many `/proc/cpuinfo` lists; `None`: none, which no machine has."""
     count = sum(1 for _ in re.finditer(rb"(?m)^processor[ \t]*:[ \t]*[0-9]{1,6}[ \t]*$", data))

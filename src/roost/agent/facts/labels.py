@@ -1,11 +1,11 @@
 """Which labels does a machine carry by itself: system, architecture, processors?"""
 
+import os
 import platform
 
-from roost.agent.facts.cpuinfo import count_processors, parse_model, parse_online
+from roost.agent.facts.cpuinfo import count_processors, parse_model, parse_online, parse_quota
 from roost.agent.facts.text import shown
 from roost.agent.facts.tree import Tree
-from roost.agent.supervise.process import cpus
 
 
 def read_labels(tree: Tree) -> dict[str, str]:
@@ -16,7 +16,7 @@ def read_labels(tree: Tree) -> dict[str, str]:
         found = {
             "roost/os": platform.system().lower(),
             "roost/arch": platform.machine(),
-            "roost/cpus": str(cpus()),
+            "roost/cpus": str(_usable(tree)),
         }
     else:
         online = parse_online(_text(tree, "/sys/devices/system/cpu/online") or b"")
@@ -28,6 +28,13 @@ def read_labels(tree: Tree) -> dict[str, str]:
         }
     found["roost/cpu-model"] = parse_model(cpuinfo) or ""
     return {key: value for key, value in found.items() if value}
+
+
+def _usable(tree: Tree) -> int:
+    """CPUs that this process may run on, lowered by its container's quota."""
+    allowed = len(os.sched_getaffinity(0))
+    quota = parse_quota(_text(tree, "/sys/fs/cgroup/cpu.max") or b"")
+    return allowed if quota is None else min(allowed, quota)
 
 
 def _word(tree: Tree, path: str) -> str:
