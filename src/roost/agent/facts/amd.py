@@ -10,7 +10,6 @@ from roost.agent.facts.card import MIB, MOST_CARDS, Card, Cards, Evidence, pci_a
 
 MOST_BYTES: Final = 16_000_000
 _SILENT: Final = frozenset({"", "n/a", "none", "unknown", "0x1002"})
-_MOST_DEPTH: Final = 100
 _PAIR: Final = re.compile(
     r"\(Topology\) Link type between DRM devices (\d{1,3}) and (\d{1,3})", re.IGNORECASE
 )
@@ -20,12 +19,8 @@ def read(data: bytes) -> Cards:
     """The cards that are described; `cards` None and the problem for what is no such document."""
     if len(data) > MOST_BYTES:
         return _unreadable(f"it has {len(data)} bytes, {MOST_BYTES} are read at most")
-    text = data.decode("utf-8", "replace")
-    # json.loads recurses; what is deeper than any of this is refused first.
-    if _depth(text) > _MOST_DEPTH:
-        return _unreadable(f"it is more than {_MOST_DEPTH} levels deep")
     try:
-        document = json.loads(text)
+        document = json.loads(data.decode("utf-8", "replace"))
     except (ValueError, RecursionError) as cause:
         return _unreadable(str(cause))
     if isinstance(document, dict) and isinstance(document.get("gpu_data"), list):
@@ -155,14 +150,3 @@ def _objects(document: list[Any]) -> Iterator[Mapping[str, Any]]:
 def _pci_id(device: str | None) -> str | None:
     found = re.fullmatch(r"0x([0-9a-f]{4})", (device or "").lower())
     return f"1002:{found[1]}" if found else None
-
-
-def _depth(text: str) -> int:
-    deepest = here = 0
-    for mark in re.findall(r'"(?:[^"\\]|\\.)*"|[\[\]{}]', text):
-        if mark in "[{":
-            here += 1
-            deepest = max(deepest, here)
-        elif mark in "]}":
-            here -= 1
-    return deepest

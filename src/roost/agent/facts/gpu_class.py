@@ -26,7 +26,7 @@ _VENDORS: Final = frozenset({
     "nvidia", "amd", "ati", "amd/ati", "corporation", "corp", "inc", "advanced", "micro", "devices",
     "geforce", "tesla", "instinct",
 })  # fmt: skip
-_NAMELESS: Final = frozenset({"graphics-device", "device", ""})
+_NAMELESS: Final = frozenset({"graphics-device", "device", "radeon-graphics", ""})
 
 
 def gpu_class(product: str | None, pci_id: str | None = None) -> GpuClass:

@@ -103,8 +103,11 @@ class _Judge:
     ) -> Iterator[tuple[Card, Gpu]]:
         """The MIG instances of a card, numbered behind all others."""
         first, domain = _next(before)
+        used: set[str | None] = {gpu.uuid for gpu in before}
         for place, instance in enumerate(card.instances):
             uuid = _instance_uuid(card, instance)
+            uuid = None if uuid in used else uuid
+            used.add(uuid)
             healthy, reason = health.judge(_of_instance(card.evidence, instance))
             name = f"{card.product} MIG {instance.profile or '?'}" if card.product else None
             yield (

@@ -52,7 +52,9 @@ def read(data: bytes) -> Cards:
         root = parse(text)
     except NotXml as cause:
         # Command lines of processes are printed as they are, by some versions unescaped.
-        without = re.sub(r"<processes>.*?</processes>", "", text, flags=re.DOTALL)
+        without = _without_processes(text)
+        if without is None:
+            return _unreadable(str(cause))
         try:
             root = parse(without)
         except NotXml:
@@ -69,9 +71,21 @@ def read(data: bytes) -> Cards:
         problems.append(f"nvidia-smi counts {attached} GPUs and does not describe {missing}")
     return Cards(
         cards=tuple(_card(index, gpu) for index, gpu in enumerate(listed)),
-        driver=_said(root, "driver_version"),
+        driver=_said(root, "kmd_version") or _said(root, "driver_version"),
         problems=tuple(problems),
     )
+
+
+def _without_processes(text: str) -> str | None:
+    """The same without its lists of processes; None: it has none."""
+    kept, at = [], 0
+    while (start := text.find("<processes>", at)) >= 0:
+        end = text.find("</processes>", start)
+        if end < 0:
+            break
+        kept.append(text[at:start])
+        at = end + len("</processes>")
+    return "".join([*kept, text[at:]]) if kept else None
 
 
 def _unreadable(why: str) -> Cards:
@@ -80,6 +94,7 @@ def _unreadable(why: str) -> Cards:
 
 def _card(index: int, gpu: Element) -> Card:
     memory = mebibytes(_said(gpu, "fb_memory_usage/total"))
+    lost = _lost(gpu)
     return Card(
         index=index,
         product=_said(gpu, "product_name"),
@@ -89,16 +104,17 @@ def _card(index: int, gpu: Element) -> Card:
         memory_bytes=memory,
         mig=_flag(_said(gpu, "mig_mode/current_mig"), yes="Enabled", no="Disabled"),
         instances=_instances(gpu, memory),
-        evidence=_evidence(gpu),
-        processes=_processes(gpu.first("processes")),
+        evidence=_evidence(gpu, lost),
+        # Of a lost card the list is empty, whatever runs on it.
+        processes=_processes(gpu.first("processes")) if lost is None else None,
         clique=_clique(gpu),
     )
 
 
-def _evidence(gpu: Element) -> Evidence:
+def _evidence(gpu: Element, lost: str | None) -> Evidence:
     return Evidence(
-        answers=any(_said(gpu, path) is not None for path in _LIVE) and _lost(gpu) is None,
-        lost=_lost(gpu),
+        answers=any(_said(gpu, path) is not None for path in _LIVE) and lost is None,
+        lost=lost,
         uncorrectable_ecc=_ecc(gpu.first("ecc_errors/volatile")),
         row_remap_pending=_yes(gpu, "remapped_rows/remapped_row_pending"),
         row_remap_failed=_yes(gpu, "remapped_rows/remapped_row_failure"),

@@ -6,7 +6,7 @@ from typing import Final
 from xml.parsers import expat
 
 MOST_BYTES: Final = 16_000_000
-MOST_ELEMENTS: Final = 500_000
+MOST_ELEMENTS: Final = 200_000
 MOST_DEPTH: Final = 64
 MOST_TEXT: Final = 4096
 """Of one element; what a driver says is shorter."""
