@@ -30,8 +30,8 @@ class LeaseRules:
     missed: int = 4
     lost_after_s: float = 60
     vanish_share: float = 0.5
-    """When more than this share of the fleet falls silent at once, the fault is more likely here or in the
-    network than in the nodes: none of them becomes lost."""
+    """When more than this share of the fleet falls silent at once, the fault is more likely here or
+    in the network than in the nodes: none of them becomes lost."""
     vanish_least: int = 3
     """So many silent nodes at least; in a smaller fleet each node is believed to be gone."""
 
@@ -43,7 +43,7 @@ class LeaseRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
-    """Every node's status, and the nodes that would be lost if not so many had fallen silent together."""
+    """Every node's status, and who would be lost if not so many had fallen silent together."""
 
     status: Mapping[NodeName, NodeStatus]
     held_back: frozenset[NodeName] = frozenset()
@@ -59,7 +59,7 @@ def judge(
         name: NodeStatus.READY if silence < rules.not_ready_after_s else NodeStatus.NOT_READY
         for name, silence in silent_s.items()
     }
-    # A lost node stays lost until it is heard; it no longer counts as part of the fleet that may vanish.
+    # A lost node stays lost until it is heard, and is no longer part of the fleet that may vanish.
     gone = {
         name
         for name, status in fresh.items()
@@ -81,12 +81,12 @@ def judge(
 
 
 def report_interval_s(nodes: int) -> float:
-    """How often agents are asked to report: 5 s, up to 15 s so that a very large fleet stays cheap."""
+    """How often agents report: 5 s, up to 15 s so that a very large fleet stays cheap."""
     return min(15.0, max(5.0, nodes / 800))
 
 
 def with_missing_gpus(facts: Facts, held: Iterable[Gpu]) -> Facts:
-    """The facts, with each card in `held` that the node reports GPUs without listed as unhealthy: missing.
+    """The facts, and each card in `held` that the node no longer lists, unhealthy: missing.
 
     An allocation must not lose its card from the books, and the card must not be offered.
     """

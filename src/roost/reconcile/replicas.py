@@ -18,7 +18,7 @@ class Wish(StrEnum):
 
     RUN = "run"
     LOST = "lost"
-    """Its node is lost: not counted for its model; its agent may keep it running until it is decided."""
+    """Its node is lost: not counted for its model; its agent may run it until that is decided."""
     STOP = "stop"
     """A tombstone: drained and stopped, until its agents have reported it gone."""
 
@@ -81,8 +81,8 @@ class Replica:
         return max((shard.restarts for shard in self.shards), default=0)
 
 
-# What must not differ between the profile a replica runs by and the one in the catalog. Priority decides
-# between profiles, slots and timeouts are used by Roost and not by the engine: changing them restarts nothing.
+# What must not differ between the profile a replica runs by and the one in the catalog. Priority
+# decides between profiles, slots and timeouts are Roost's own: changing them restarts nothing.
 _RUNS_BY: Final = (
     "engine",
     "source",
@@ -118,7 +118,7 @@ _PROGRESS: Final = (
 
 
 def observe(replica: Replica, seen: Mapping[int, ObservedShard | None], *, now: float) -> Replica:
-    """The replica after its agents' reports: `seen` has the ranks whose node reported, `None` where unlisted.
+    """The replica after reports: `seen` has the ranks whose node reported, `None` where unlisted.
 
     A shard of which nothing was reported stays as it was.
     """
@@ -157,8 +157,32 @@ def observe(replica: Replica, seen: Mapping[int, ObservedShard | None], *, now: 
     )
 
 
+def carried(seen: Replica, *, onto: Replica) -> Replica:
+    """What was seen of a replica, on what was decided about it meanwhile."""
+    shards = {shard.rank: shard for shard in seen.shards}
+    return replace(
+        onto,
+        state=ReplicaState.DRAINING if onto.wish is Wish.STOP else seen.state,
+        since=onto.since if onto.wish is Wish.STOP else seen.since,
+        cause=seen.cause,
+        ever_ready=seen.ever_ready or onto.ever_ready,
+        shards=tuple(
+            replace(
+                shard,
+                state=shards[shard.rank].state,
+                pid=shards[shard.rank].pid,
+                restarts=shards[shard.rank].restarts,
+                seen=shards[shard.rank].seen,
+            )
+            if shard.rank in shards
+            else shard
+            for shard in onto.shards
+        ),
+    )
+
+
 def _rank_of(state: ReplicaState) -> int:
-    # A group is as far as its slowest part; one part that has ended or is ending is the whole's state.
+    # A group is as far as its slowest part; one part that ended or is ending speaks for it.
     return _PROGRESS.index(state) if state in _PROGRESS else -1
 
 
@@ -181,7 +205,7 @@ def allocations(
         Wish.LOST: AllocationState.LOST,
         Wish.STOP: AllocationState.STOPPING,
     }[replica.wish]
-    # A held allocation that is to be replaced belongs to no model: nothing counts it, nothing moves it.
+    # One that is to be replaced belongs to no model: nothing counts it, nothing moves it.
     named = counts or replica.wish is not Wish.RUN
     return tuple(
         Allocation(

@@ -1,4 +1,4 @@
-"""What the scheduler does next: from the catalog, the fleet and the replicas to actions that say why. Pure."""
+"""What the scheduler does next, from what is wanted and what runs: actions that say why. Pure."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from roost.domain.allocation import Allocation
 from roost.domain.fleet import Fleet
 from roost.domain.gpu import GpuUuid
-from roost.domain.model import Catalog, Model, ModelName
+from roost.domain.model import Catalog, ModelName
 from roost.domain.node import Node, NodeName
 from roost.domain.profile import Profile, ProfileName
 from roost.domain.replica import PlacementId, ReplicaState, ShardSpec
@@ -117,7 +117,7 @@ Action = Place | Adopt | Drain | Lose | Return | Release
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """The actions, and the decision of each wanted replica that nothing runs and that has no place."""
+    """The actions, and the decision of each wanted replica that has no place."""
 
     actions: tuple[Action, ...]
     waiting: tuple[Decision, ...] = ()
@@ -141,7 +141,7 @@ def step(world: World, plan: Plan) -> Step:
 
 
 def fleet_of(world: World) -> tuple[Fleet, Mapping[tuple[ModelName, int], int]]:
-    """The fleet as placement sees it, and from (model, index as placement counts) to the replica's own index."""
+    """The fleet as placement sees it; and from (model, number as placement counts) to an index."""
     board = _Board(world)
     return board.fleet(), board.numbering()
 
@@ -264,7 +264,7 @@ class _Board:
                 self.drain(replica, f"{wanted} of its model wanted")
         for several in copies.values():
             self._keep_one(several)
-        # Lost copies of an index that others have filled wait for their node; the rest isn't wanted.
+        # A lost copy whose index is filled waits for its node; one of no index isn't wanted.
         if len(copies) == wanted:
             for replica in self.by_model()[name]:
                 if replica.wish is Wish.LOST and replica.index not in copies:
@@ -275,7 +275,7 @@ class _Board:
         return (replica.is_ready, not on_cordoned, -replica.created_at, -index)
 
     def _keep_one(self, copies: list[Replica]) -> None:
-        """Of several copies of one replica the best stays, and beside it what serves until it does."""
+        """Of several copies the best stays, and beside it the one that serves until it does."""
         best = copies[-1]
         serving = [replica for replica in copies if replica.is_ready]
         if best.is_ready or not serving:
@@ -321,7 +321,7 @@ class _Board:
                     orphan=orphan,
                     model=spec.model,
                     index=spec.index,
-                    because=f"already runs on {_listed(node for node, _ in orphan.shards.values())}",
+                    because=f"runs on {_listed(node for node, _ in orphan.shards.values())}",
                 )
             )
 
@@ -374,16 +374,16 @@ class _Board:
                 (several[0] for several in copies.values() if self.is_stale(several[0])),
                 key=lambda replica: (replica.is_ready, replica.index),
             )
-            if stale and self._replace(stale[0], model, plan):
+            if stale and self._replace(stale[0], plan):
                 return
 
-    def _replace(self, old: Replica, model: Model, plan: Plan) -> bool:
+    def _replace(self, old: Replica, plan: Plan) -> bool:
         reason = self._stale_because(old)
         beside = self._decide(old, plan, without=False)
         if beside is not None:
             self._place(beside, old.index, f"{reason}; {beside.why}")
             return True
-        # No room beside it: the old one goes first, if the new one then has a place or must go anyway.
+        # No room beside it: the old one goes first, if there is room then, or it must go anyway.
         must = any(node in self.draining for node in old.nodes)
         if must or self._decide(old, plan, without=True) is not None:
             self.drain(old, reason)
@@ -413,7 +413,7 @@ class _Board:
     # The fleet as placement sees it.
 
     def numbering(self) -> dict[tuple[ModelName, int], int]:
-        """Placement counts a model's replicas from 0; ours keep their index when a lower one goes."""
+        """Placement counts a model's replicas from 0; ours keep their index when another goes."""
         numbering: dict[tuple[ModelName, int], int] = {}
         missing = self.missing()
         for model in self.world.catalog.models:

@@ -163,7 +163,7 @@ async def _serve(
 
             def end() -> None:
                 opened.end_waits()
-                http.should_exit = True
+                http.end()
 
             loop = asyncio.get_running_loop()
             for number in (signal.SIGTERM, signal.SIGINT):
@@ -182,12 +182,29 @@ async def _serve(
 
 
 class _Http(uvicorn.Server):
-    """Signals are ours: uvicorn would end the process by the signal it was sent."""
+    """Ends when it is told to, and not by signals: uvicorn would end the process by the signal."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self._ending = asyncio.Event()
+
+    def end(self) -> None:
+        """Take nothing more; what is being answered is finished."""
+        self.should_exit = True
+        self._ending.set()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Capture none."""
         yield
+
+    async def main_loop(self) -> None:
+        """Uvicorn looks every 100 ms whether it is to end; told so, it need not."""
+        tenths = 0
+        while not await self.on_tick(tenths):
+            tenths += 10
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._ending.wait(), 1.0)
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -111,10 +111,10 @@ class Server:
                 settled = True
                 self.scheduler.nudge()
             if self.desired.newer_seen is not None:
-                await self._renew(self.desired.newer_seen)
+                await self.renew(self.desired.newer_seen)
                 self.desired.newer_seen = None
 
-    async def _renew(self, seen: tuple[int, int]) -> None:
+    async def renew(self, seen: tuple[int, int]) -> None:
         """Agents have obeyed a later state than this database: an old copy was put back."""
         now = self.clock.time()
         fleet = self.ledger.fleet

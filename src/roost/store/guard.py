@@ -23,7 +23,6 @@ _NETWORK: Final = frozenset(
         "lustre",
         "beegfs",
         "gpfs",
-        "9p",
         "fuse.s3fs",
         "fuse.cephfs",
         "ocfs2",

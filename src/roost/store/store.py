@@ -1,4 +1,4 @@
-"""Everything that is asked of the database: load what is kept, commit changes, page through events."""
+"""All that is asked of the database: load what is kept, commit changes, page through events."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass

@@ -1,0 +1,419 @@
+from dataclasses import replace
+
+import pytest
+
+from roost.domain.replica import ReplicaState
+from roost.reconcile.replicas import Wish
+from services.small_fleet import FakeAgent, SmallFleet, catalog, facts
+
+pytestmark = pytest.mark.anyio
+
+
+def placements(fleet: SmallFleet) -> set[str]:
+    return set(fleet.server.ledger.replicas)
+
+
+async def test_a_replica_is_placed_started_routed_drained_and_released(fleet: SmallFleet) -> None:
+    agent = await fleet.join("a")
+    agent.becomes = ReplicaState.LOADING
+    await fleet.apply(catalog())
+    await fleet.rest(turns=2)
+    assert fleet.rows() == [("coder-0", "loading", "a")]
+    assert fleet.routes() == []
+    assert fleet.server.routing.snapshot().models[0].state == "loading"
+    agent.become(ReplicaState.READY)
+    await fleet.turn()
+    assert fleet.rows() == [("coder-0", "ready", "a")]
+    (placement,) = fleet.routes()
+    await fleet.server.operations.delete_model("coder", who="test")  # type: ignore[arg-type]
+    await fleet.steps()
+    assert fleet.rows() == [("coder-0", "draining", "a")]
+    assert fleet.server.desired.of("a").stop == (placement,)  # type: ignore[arg-type]
+    await fleet.rest()
+    assert fleet.rows() == []
+    assert fleet.server.desired.of("a").stop == ()  # type: ignore[arg-type]
+
+
+async def test_its_gpu_is_offered_to_nobody_until_the_agent_has_reported_it_gone(
+    fleet: SmallFleet,
+) -> None:
+    agent = await fleet.join("a")
+    await fleet.apply(catalog())
+    await fleet.rest(turns=2)
+    await fleet.server.operations.delete_model("coder", who="test")  # type: ignore[arg-type]
+    await fleet.apply(catalog().replace("coder", "next"))
+    await fleet.steps()
+    # It has the order and its engine takes long to end.
+    await agent.fetch()
+    agent.become(ReplicaState.DRAINING)
+    for _ in range(4):
+        agent.report()
+        await fleet.steps()
+        await agent.fetch()
+    assert fleet.rows() == [("coder-0", "draining", "a"), ("next-0", "pending", None)]
+    agent.engines.clear()
+    agent.report()
+    await fleet.steps()
+    assert fleet.rows() == [("next-0", "placed", "a")]
+
+
+async def test_a_report_from_before_the_order_to_stop_proves_nothing(fleet: SmallFleet) -> None:
+    """The agent was told to start and to stop before it reported either."""
+    agent = await fleet.join("a")
+    await fleet.apply(catalog())
+    await fleet.steps()
+    await fleet.server.operations.delete_model("coder", who="test")  # type: ignore[arg-type]
+    await fleet.steps()
+    agent.report()  # lists nothing: it has heard of neither
+    await fleet.steps()
+    assert fleet.rows() == [("coder-0", "draining", "a")]
+    await fleet.rest()
+    assert fleet.rows() == []
+
+
+async def test_a_restarted_server_finds_everything_and_moves_nothing(fleet: SmallFleet) -> None:
+    await fleet.join("a")
+    await fleet.join("b")
+    await fleet.apply(catalog(replicas=2))
+    await fleet.rest(turns=2)
+    before, routes = fleet.rows(), fleet.routes()
+    port = {r.shards[0].port for r in fleet.server.ledger.replicas.values()}
+    await fleet.restart()
+    assert fleet.rows() == before
+    assert fleet.routes() == routes, "routed from the first moment"
+    await fleet.rest()
+    assert fleet.rows() == before
+    assert {r.shards[0].port for r in fleet.server.ledger.replicas.values()} == port
+
+
+async def test_after_a_long_absence_of_the_server_no_node_is_lost(fleet: SmallFleet) -> None:
+    await fleet.join("a")
+    await fleet.apply(catalog())
+    await fleet.rest(turns=2)
+    fleet.clock.advance(100_000)
+    await fleet.restart()
+    fleet.server.inventory.tick()
+    await fleet.steps()
+    assert fleet.rows() == [("coder-0", "ready", "a")]
+
+
+async def test_a_stalled_server_blames_no_node(fleet: SmallFleet) -> None:
+    await fleet.join("a")
+    await fleet.rest(turns=2)
+    fleet.clock.advance(300)
+    fleet.server.inventory.tick()
+    assert fleet.server.inventory.status("a").value == "ready"  # type: ignore[arg-type]
+
+
+async def silence(fleet: SmallFleet, name: str, seconds: int) -> None:
+    await fleet.rest(name, turns=seconds // 5)
+
+
+async def test_a_lost_node_is_replaced_and_one_copy_stays_when_it_returns(
+    fleet: SmallFleet,
+) -> None:
+    await fleet.join("a")
+    await fleet.join("b")
+    await fleet.apply(catalog())
+    await fleet.rest(turns=2)
+    ((_, _, old),) = fleet.rows()
+    other = "b" if old == "a" else "a"
+    assert old is not None
+    await silence(fleet, old, 55)
+    assert fleet.rows() == [("coder-0", "ready", old)], "late is not lost"
+    assert len(fleet.routes()) == 1, "and still routed"
+    await silence(fleet, old, 20)
+    assert sorted(fleet.rows()) == [("coder-0", "lost", old), ("coder-0", "ready", other)]
+    assert len(fleet.routes()) == 1
+    await fleet.rest()
+    assert fleet.rows() == [("coder-0", "ready", other)]
+    assert not fleet.agents[old].engines, "the old copy was stopped"
+
+
+async def test_a_node_that_returns_while_its_replacement_loads_keeps_its_replica(
+    fleet: SmallFleet,
+) -> None:
+    await fleet.join("a")
+    await fleet.join("b")
+    await fleet.apply(catalog())
+    await fleet.rest(turns=2)
+    ((_, _, old),) = fleet.rows()
+    assert old is not None
+    (first,) = fleet.routes()
+    other = fleet.agents["b" if old == "a" else "a"]
+    other.becomes = ReplicaState.LOADING
+    await silence(fleet, old, 75)
+    assert len(fleet.rows()) == 2
+    await fleet.turn()
+    assert fleet.routes() == [first]
+    await fleet.rest()
+    assert fleet.rows() == [("coder-0", "ready", old)]
+    assert not other.engines
+
+
+async def test_a_node_lost_before_a_restart_is_not_believed_back_until_it_reports(
+    fleet: SmallFleet,
+) -> None:
+    await fleet.join("a")
+    await fleet.join("b")
+    await fleet.apply(catalog())
+    await fleet.rest(turns=2)
+    ((_, _, old),) = fleet.rows()
+    assert old is not None
+    await silence(fleet, old, 75)
+    await fleet.restart()
+    await fleet.rest(old)
+    assert ("coder-0", "lost", old) in fleet.rows()
+    await fleet.rest()
+    assert len(fleet.rows()) == 1
+
+
+async def test_most_nodes_silent_at_once_moves_nothing_and_is_said(fleet: SmallFleet) -> None:
+    for name in "abcd":
+        await fleet.join(name)
+    await fleet.apply(catalog(replicas=3))
+    await fleet.rest(turns=2)
+    before = fleet.rows()
+    await fleet.rest("a", "b", "c", turns=20)
+    assert fleet.rows() == before
+    said = [e.what for e in await fleet.server.ledger.store.events(limit=100)]
+    assert "fleet.vanished" in said
+    await fleet.rest()
+    assert fleet.rows() == before
+
+
+async def test_a_taken_port_gets_another_and_the_placement_stays(fleet: SmallFleet) -> None:
+    agent = await fleet.join("a")
+    await fleet.apply(catalog())
+    agent.becomes = ReplicaState.STARTING
+    await fleet.rest(turns=2)
+    (shard,) = fleet.server.desired.of("a").run  # type: ignore[arg-type]
+    agent.become(ReplicaState.FAILED, port_taken=True)
+    agent.becomes = ReplicaState.READY
+    agent.report()
+    await fleet.steps()
+    (moved,) = fleet.server.desired.of("a").run  # type: ignore[arg-type]
+    assert (moved.placement, moved.key) == (shard.placement, shard.key)
+    assert moved.port != shard.port
+    await fleet.rest(turns=2)
+    (again,) = fleet.server.desired.of("a").run  # type: ignore[arg-type]
+    assert again == moved
+    assert fleet.rows() == [("coder-0", "ready", "a")]
+
+
+async def test_a_crash_is_restarted_in_place_and_the_cause_is_shown(fleet: SmallFleet) -> None:
+    agent = await fleet.join("a")
+    await fleet.apply(catalog())
+    await fleet.rest(turns=2)
+    (placement,) = fleet.routes()
+    agent.become(ReplicaState.FAILED, cause="exited with status 1: out of memory", restarts=1)
+    agent.report()
+    await fleet.steps()
+    assert fleet.routes() == []
+    (row,) = fleet.server.views.replicas()
+    assert (row["state"], row["restarts"]) == ("failed", 1)
+    assert row["cause"] == "exited with status 1: out of memory"
+    agent.become(ReplicaState.READY)
+    agent.report()
+    assert fleet.routes() == [placement]
+
+
+async def test_a_replica_that_was_never_given_is_not_routed(fleet: SmallFleet) -> None:
+    good, bad = await fleet.join("a"), await fleet.join("b")
+    await fleet.apply(catalog())
+    await fleet.rest(turns=2)
+    runs = good if good.engines else bad
+    liar = bad if runs is good else good
+    # It claims the other's placement, and one that nobody gave.
+    (engine,) = runs.engines.values()
+    liar.specs = {**runs.specs, "x": next(iter(runs.specs.values()))}
+    liar.engines = {
+        engine.placement: replace(engine, port=22),
+        "x": replace(engine, placement="x", port=7400),  # type: ignore[arg-type]
+    }
+    routes = fleet.routes()
+    liar.report()
+    await fleet.steps()
+    assert fleet.routes() == routes
+    assert [row["shards"][0]["node"] for row in fleet.server.views.replicas()] == [runs.name]
+
+
+async def test_an_unplaceable_replica_waits_and_is_placed_when_a_node_that_fits_joins(
+    fleet: SmallFleet,
+) -> None:
+    await fleet.join("small", gpus=0)
+    await fleet.apply(catalog())
+    await fleet.rest(turns=3)
+    (row,) = fleet.server.views.replicas()
+    assert row["state"] == "pending"
+    assert row["cause"]
+    explained = await fleet.server.views.explain("coder", brief=False)  # type: ignore[arg-type]
+    assert explained["decisions"][0]["outcome"] == "unplaceable"
+    await fleet.join("large")
+    await fleet.rest(turns=2)
+    assert fleet.rows() == [("coder-0", "ready", "large")]
+
+
+async def test_a_cordon_survives_reports_restarts_and_joining_again(fleet: SmallFleet) -> None:
+    agent = await fleet.join("a")
+    await fleet.server.operations.cordon("a", reason="fan", drain=False, who="x")  # type: ignore[arg-type]
+    agent.report()
+    await fleet.restart()
+    agent.started_at += 1
+    await agent.join()
+    agent.report()
+    await fleet.steps()
+    node = fleet.server.views.node("a")  # type: ignore[arg-type]
+    assert (node["cordoned"], node["cordon_reason"]) == (True, "fan")
+
+
+async def test_a_drained_node_ends_empty(fleet: SmallFleet) -> None:
+    await fleet.join("a")
+    await fleet.join("b")
+    await fleet.apply(catalog())
+    await fleet.rest(turns=2)
+    ((_, _, where),) = fleet.rows()
+    await fleet.server.operations.cordon(where, reason=None, drain=True, who="x")  # type: ignore[arg-type]
+    await fleet.rest()
+    ((_, state, now),) = fleet.rows()
+    assert (state, now) == ("ready", "b" if where == "a" else "a")
+
+
+async def test_a_report_that_changes_nothing_writes_nothing(fleet: SmallFleet) -> None:
+    agent = await fleet.join("a")
+    await fleet.apply(catalog())
+    await fleet.rest()
+    stored = fleet.server.ledger.stored
+    for _ in range(5):
+        agent.facts = replace(
+            agent.facts,
+            storage=tuple(
+                replace(d, free_bytes=(d.free_bytes or 0) - 1000) for d in agent.facts.storage or ()
+            ),
+        )
+        agent.report()
+        assert not fleet.server.ledger.has_unstored
+        assert not await fleet.server.scheduler.step()
+    assert fleet.server.ledger.stored is stored
+
+
+async def test_an_older_report_that_arrives_late_changes_nothing(fleet: SmallFleet) -> None:
+    agent = await fleet.join("a")
+    await fleet.apply(catalog())
+    await fleet.rest(turns=2)
+    agent.sequence -= 2
+    engines, agent.engines = agent.engines, {}
+    agent.report()
+    await fleet.steps()
+    assert fleet.rows() == [("coder-0", "ready", "a")]
+    agent.engines = engines
+
+
+async def test_a_card_that_falls_off_the_bus_is_listed_as_missing_while_it_is_held(
+    fleet: SmallFleet,
+) -> None:
+    agent = await fleet.join("a", gpus=2)
+    await fleet.apply(catalog(replicas=2))
+    await fleet.rest(turns=2)
+    agent.facts = replace(facts("a", 2), gpus=(facts("a", 2).gpus or ())[1:])
+    await fleet.rest(turns=2)
+    gpus = fleet.server.views.node("a")["gpus"]  # type: ignore[arg-type]
+    assert [(g["uuid"], g["healthy"], g["unhealthy_reason"]) for g in gpus] == [
+        ("a-1", None, None),
+        ("a-0", False, "missing"),
+    ]
+    await fleet.restart()
+    await fleet.rest(turns=2)
+    assert len(fleet.server.views.node("a")["gpus"]) == 2  # type: ignore[arg-type]
+
+
+async def emptied(fleet: SmallFleet) -> None:
+    """The directory is lost; agents and engines go on."""
+    await fleet.close()
+    fleet.directory = fleet.directory.parent / "emptied"
+    await fleet.open()
+
+
+async def rejoin(agent: FakeAgent) -> None:
+    await agent.join()
+    agent.desired = None
+    agent.report()
+
+
+async def test_an_emptied_directory_adopts_what_runs_without_a_restart(fleet: SmallFleet) -> None:
+    for name in "ab":
+        await fleet.join(name)
+    await fleet.apply(catalog(replicas=2))
+    await fleet.rest(turns=2)
+    before = placements(fleet)
+    shards = {p: r.shards[0] for p, r in fleet.server.ledger.replicas.items()}
+    engines = {name: dict(agent.engines) for name, agent in fleet.agents.items()}
+    await emptied(fleet)
+    assert fleet.server.routing.snapshot().adopting
+    for agent in fleet.agents.values():
+        await rejoin(agent)
+    await fleet.rest(turns=2)
+    assert not placements(fleet)
+    assert len(fleet.server.views.orphans()["orphans"]) == 2
+    assert {name: agent.engines for name, agent in fleet.agents.items()} == engines
+    await fleet.apply(catalog(replicas=2))
+    await fleet.rest()
+    assert placements(fleet) == before
+    assert not fleet.server.routing.snapshot().adopting
+    assert {name: agent.engines for name, agent in fleet.agents.items()} == engines
+    now = {p: r.shards[0] for p, r in fleet.server.ledger.replicas.items()}
+    assert {p: (s.port, s.key) for p, s in now.items()} == {
+        p: (s.port, s.key) for p, s in shards.items()
+    }
+    assert len(fleet.routes()) == 2
+
+
+async def test_what_nobody_asks_for_after_an_emptied_directory_is_left_alone(
+    fleet: SmallFleet,
+) -> None:
+    agent = await fleet.join("a")
+    await fleet.apply(catalog())
+    await fleet.rest(turns=2)
+    await emptied(fleet)
+    await rejoin(agent)
+    await fleet.apply(catalog(args="['--other']"))
+    await fleet.rest()
+    assert len(agent.engines) == 1
+    assert fleet.rows() == [("coder-0", "pending", None)], "nothing is placed over it"
+    assert [o["replica"] for o in fleet.server.views.orphans()["orphans"]] == ["coder-0"]
+
+
+async def test_an_orphan_at_an_address_that_is_not_its_nodes_is_not_adopted(
+    fleet: SmallFleet,
+) -> None:
+    agent = await fleet.join("a")
+    await fleet.apply(catalog())
+    await fleet.rest(turns=2)
+    await emptied(fleet)
+    agent.specs = {p: replace(s, host="169.254.169.254") for p, s in agent.specs.items()}
+    await rejoin(agent)
+    await fleet.apply(catalog())
+    await fleet.rest()
+    assert not fleet.routes()
+
+
+async def test_a_database_put_back_from_an_old_copy_is_a_new_incarnation(
+    fleet: SmallFleet,
+) -> None:
+    agent = await fleet.join("a")
+    await fleet.apply(catalog())
+    await fleet.rest(turns=2)
+    assert agent.desired is not None
+    incarnation = agent.desired.incarnation
+    # The agent has obeyed a later epoch than the copy knows.
+    agent.desired = replace(agent.desired, epoch=agent.desired.epoch + 7)
+    fleet.server.start()
+    await agent.fetch()
+    seen = fleet.server.desired.newer_seen
+    assert seen is not None
+    await fleet.server.renew(seen)
+    await agent.fetch()
+    assert agent.desired.incarnation > incarnation
+    assert fleet.server.routing.snapshot().adopting
+    assert len(agent.engines) == 1
+    assert {r.wish for r in fleet.server.ledger.replicas.values()} == {Wish.RUN}
