@@ -194,9 +194,10 @@ def allocations(draw: st.DrawFn, node: Node) -> tuple[Allocation, ...]:
         indices = [index for index in indices if index not in gpus]
         model, _, index = holder.rpartition("-")
         ours = model != "other" and draw(st.booleans())
-        known = [uuid for i in gpus if (uuid := uuids[i]) is not None]
-        # Where some uuids are not known, only the indices say which cards.
-        by_uuid = len(known) == len(gpus) and draw(st.booleans())
+        known = tuple(uuid for i in gpus if (uuid := uuids[i]) is not None)
+        by_uuid = draw(st.sampled_from([known, known, known[:1], ()]))
+        # A card fell off the bus: what was numbered 1 is 0 now.
+        shift = 1 if len(by_uuid) == len(gpus) > 0 and draw(mostly(False, True)) else 0
         found.append(
             Allocation(
                 replica=ReplicaName(holder),
@@ -204,8 +205,8 @@ def allocations(draw: st.DrawFn, node: Node) -> tuple[Allocation, ...]:
                 model=ModelName(model) if ours else None,
                 index=int(index) if ours and draw(st.booleans()) else None,
                 profile=ProfileName("p0") if ours else None,
-                gpus=gpus,
-                gpu_uuids=tuple(known) if by_uuid else (),
+                gpus=tuple(index + shift for index in gpus),
+                gpu_uuids=by_uuid,
                 memory_bytes=draw(st.sampled_from([None, 0, 8 * GB, 16 * GB, 40 * GB])),
                 disk_bytes=draw(st.sampled_from([None, None, 10 * GB, 20 * GB, 30 * GB])),
                 state=draw(st.sampled_from(list(AllocationState))),

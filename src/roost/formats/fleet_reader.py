@@ -177,17 +177,20 @@ class FleetReader:
         who = f"allocation of {replica}"
         node_name = NodeName(self._name(value, path, who, key="node"))
         gpus = self._numbers(value, "gpus", path, who)
+        uuids = self._words(value, "gpu_uuids", path, who) or ()
         node = nodes.get(node_name)
         if node is None and node_name:
             sentence = f"{who}: there is no node {node_name}: add the node, or leave this out"
             self._wrong((*path, "node"), sentence)
         elif node is not None and node.facts.gpus is not None:
             listed = {gpu.index for gpu in node.facts.gpus}
-            for index in gpus:
-                if index not in listed:
+            by_uuid = {gpu.uuid for gpu in node.facts.gpus}
+            # Where a card is known by its uuid, its index may be one of an earlier day.
+            known = [uuid in by_uuid for uuid in uuids] if len(uuids) == len(gpus) else []
+            for at, index in enumerate(gpus):
+                if index not in listed and not (known and known[at]):
                     sentence = f"{who}: node {node_name} lists no GPU {index}"
                     self._wrong((*path, "gpus"), f"{sentence}: list the card, or leave it out here")
-        uuids = self._words(value, "gpu_uuids", path, who) or ()
         model = self._word(value, "model", path, who)
         profile = self._word(value, "profile", path, who)
         return Allocation(

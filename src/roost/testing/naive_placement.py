@@ -277,8 +277,12 @@ def is_allocated(world: World, node: Node, gpu: Gpu) -> bool:
     for one in world.held:
         if one.node != node.name:
             continue
-        by_uuid = bool(one.gpu_uuids) and gpu.uuid is not None
-        if (gpu.uuid in one.gpu_uuids) if by_uuid else (gpu.index in one.gpus):
+        if gpu.uuid is not None and one.gpu_uuids:
+            # Who knows fewer uuids than cards means the others by their indices.
+            all_known = len(one.gpu_uuids) >= len(one.gpus)
+            if gpu.uuid in one.gpu_uuids or (not all_known and gpu.index in one.gpus):
+                return True
+        elif gpu.index in one.gpus:
             return True
     return False
 
