@@ -7,7 +7,7 @@ from typing import Any
 
 from roost.agent.facts import health, topology
 from roost.agent.facts.card import Card, Evidence, Instance, whole
-from roost.agent.facts.gpu_class import gpu_class, mig_class
+from roost.agent.facts.gpu_class import UNKNOWN, gpu_class, mig_class
 from roost.agent.facts.gpu_sources import Source, Sources
 from roost.agent.facts.processes import Ours, Proc, foreign
 from roost.agent.facts.remembered import Memory, with_missing
@@ -21,6 +21,12 @@ class Found:
     gpus: tuple[Gpu, ...] | None
     details: tuple[GpuDetail, ...] | None = None
     problems: tuple[str, ...] = ()
+
+
+def labels(gpus: Sequence[Gpu] | None) -> dict[str, str]:
+    """`roost/gpu-class` where all cards are of one class; a mixed node has no one class to name."""
+    classes = {gpu.gpu_class for gpu in gpus or ()} - {UNKNOWN}
+    return {"roost/gpu-class": classes.pop()} if len(classes) == 1 else {}
 
 
 class Reader:

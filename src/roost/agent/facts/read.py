@@ -58,7 +58,7 @@ def read(
     problems.extend(found.problems)
     facts = Facts(
         # The operator's own labels win.
-        labels={**found.labels, **asked.labels},
+        labels={**found.labels, **gpus.labels(found_gpus.gpus), **asked.labels},
         memory_bytes=found.memory_bytes,
         engines=tried("engines", lambda: programs.installed(asked.llama_server, asked.env)),
         gpus=found_gpus.gpus,
