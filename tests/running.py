@@ -29,7 +29,7 @@ models:
     source: {MODEL_FILE}
     min_memory_gb: 0.5
     slots: 2
-    args: ["-c", "2048"]
+    args: ["-c", "2048", "-t", "1"]
 """
 
 

@@ -7,7 +7,9 @@ import pytest
 
 from running import CATALOG, MODEL_FILE, Running, Served, environment, model_dir, roost
 
-PROFILE = "profiles: [{{name: cpu, engine: llama.cpp, source: {source}, args: ['-c', '512']}}]"
+PROFILE = (
+    "profiles: [{{name: cpu, engine: llama.cpp, source: {source}, args: ['-c', '512', '-t', '1']}}]"
+)
 
 
 def apply_one(stack: Running, name: str, source: str) -> None:

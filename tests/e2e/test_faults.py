@@ -23,7 +23,7 @@ def stream_in_background(served: Served) -> tuple[threading.Thread, list[Answer]
                 served.key,
                 model="smollm2",
                 question="Tell me a long story about a hen.",
-                max_tokens=300,
+                max_tokens=80,
                 piece=lambda _: begun.set(),
             )
         )

@@ -10,7 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from roost.errors import Conflict
+from roost.files import write_private
 from roost.gateway.accounts import Accounts, Log
 from roost.gateway.client import ClientConnection
 from roost.gateway.exchange import Context
@@ -97,6 +100,17 @@ class Gateway:
             self._loop.create_task(self.follower.run()),
             self._loop.create_task(self._sweep()),
         ]
+        file = options.directory / "gateway" / "endpoint.json"
+        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        write_private(
+            file,
+            msgspec.json.encode(
+                {
+                    "gateway": f"http://{options.host}:{self.port}",
+                    "metrics": f"http://{options.metrics_host}:{self.metrics_port}",
+                }
+            ),
+        )
         self.log.say("gateway.listening", port=self.port, metrics_port=self.metrics_port)
 
     @property
@@ -167,6 +181,8 @@ async def serve(options: Options) -> None:
     # What is here now stays for good: later collections need not look at it.
     gc.collect()
     gc.freeze()
+    # Requests leave few cycles behind, so they are looked for less often.
+    gc.set_threshold(20_000, 20, 20)
     await stop.wait()
     await gateway.stop()
 

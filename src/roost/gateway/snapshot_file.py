@@ -1,11 +1,11 @@
 """The last snapshot on disk: what a gateway routes by when it starts while the server is away."""
 
-import os
 from pathlib import Path
 
 import msgspec
 
 from roost.errors import Unusable
+from roost.files import write_private
 from roost.formats.routing import Snapshot, decode_snapshot, encode
 
 
@@ -25,14 +25,4 @@ def read_snapshot(path: Path) -> Snapshot | None:
 def write_snapshot(path: Path, snapshot: Snapshot) -> None:
     """Replace the file whole; it holds engines' keys, so only its owner may read it."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    try:
-        with os.fdopen(descriptor, "wb") as stream:
-            stream.write(encode(snapshot))
-            stream.flush()
-            os.fsync(stream.fileno())
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    write_private(path, encode(snapshot))

@@ -1,5 +1,6 @@
 """`roost demo`: a real model, served from nothing, and what to try next."""
 
+import os
 import shlex
 import sys
 import time
@@ -12,8 +13,9 @@ from rich.console import Console
 
 from roost.cli.client import default_directory
 from roost.errors import NotFound, RoostError, Unavailable, Unusable
+from roost.files import write_private
 from roost.run.chat import Answer, stream_chat
-from roost.run.stack import Options, Stack, Stopped, write_secret
+from roost.run.stack import Options, Stack, Stopped
 from roost.run.up import directory_option
 
 MODEL: Final = "smollm2"
@@ -30,8 +32,9 @@ models:
     source: {MODEL_FILE}
     min_memory_gb: 1
     slots: 2
-    args: ["-c", "4096"]
+    args: ["-c", "4096", "-t", "{max(1, (os.cpu_count() or 2) // 2)}"]
 """
+"""Half of the processors: two engines that spin for the same ones hold each other up."""
 _LOAD_LIMIT_S: Final = 300
 
 
@@ -166,7 +169,7 @@ def demo_key(stack: Stack) -> str:
         except (OSError, UnicodeDecodeError):
             client.delete(f"/api/v1/keys/{KEY_NAME}")
     key = str(client.post("/api/v1/keys", {"name": KEY_NAME})["key"])
-    write_secret(file, key + "\n")
+    write_private(file, f"{key}\n".encode())
     return key
 
 

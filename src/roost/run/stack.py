@@ -1,7 +1,6 @@
 """One machine's whole fleet: server, agent and gateway, started, watched and stopped together."""
 
 import contextlib
-import fcntl
 import json
 import os
 import socket
@@ -13,7 +12,8 @@ from pathlib import Path
 from typing import Final, Self
 
 from roost.cli.client import Client, Endpoint
-from roost.errors import Conflict, NotFound, RoostError, Unavailable, Unreachable, Unusable
+from roost.errors import NotFound, RoostError, Unavailable, Unreachable, Unusable
+from roost.files import Lock, write_private
 from roost.run.processes import Child, Processes
 
 WANTED_PORTS: Final = {"api": 7400, "gateway": 7480, "metrics": 7490}
@@ -44,7 +44,7 @@ class Stack:
     say: Callable[[str], None]
     ports: dict[str, int] = field(default_factory=dict)
     _processes: Processes = field(init=False)
-    _lock: int | None = None
+    _lock: Lock | None = None
     _restart_at: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -86,7 +86,11 @@ class Stack:
             raise Unusable(
                 f"cannot make {directory}: {error.strerror}", hint="name another: --dir DIR"
             ) from error
-        self._lock = _lock(directory / "up.lock")
+        self._lock = Lock(
+            directory / "up.lock",
+            what=f"roost is already running from {directory}",
+            hint="stop it first, or use another directory: --dir DIR",
+        )
         self._processes.__enter__()
         return self
 
@@ -99,8 +103,7 @@ class Stack:
                     file.unlink(missing_ok=True)
             self._processes.__exit__()
             if self._lock is not None:
-                (self.options.dir / "up.lock").unlink(missing_ok=True)
-                os.close(self._lock)
+                self._lock.release()
 
     def start(self) -> None:
         """Start all three, return when each answers; `Unavailable` with the reason if one won't."""
@@ -133,10 +136,7 @@ class Stack:
 
     def _start_server(self) -> None:
         self._start_listening(
-            "server",
-            ("api",),
-            lambda: ["server", "--port", str(self.ports["api"])],
-            lambda: answers(f"{self.api}/readyz"),
+            "server", ("api",), lambda: ["server", "--port", str(self.ports["api"])]
         )
 
     def _start_gateway(self) -> None:
@@ -152,7 +152,6 @@ class Stack:
                     str(self.ports["metrics"]),
                 ),
             ],
-            lambda: answers(f"{self.metrics}/healthz"),
         )
 
     def _start_agent(self) -> None:
@@ -168,14 +167,14 @@ class Stack:
         name: str,
         doors: Sequence[str],
         words: Callable[[], list[str]],
-        ready: Callable[[], bool],
     ) -> None:
         for door in doors:
             self.ports[door] = self._port_for(door)
         for _ in range(5):
+            self._endpoint(name).unlink(missing_ok=True)
             self._processes.start(name, self._argv(words()))
             try:
-                self._await(name, ready)
+                self._await(name, lambda: self._listens(name))
             except Unavailable:
                 taken = [door for door in doors if not is_free(self.ports[door])]
                 if self._processes.running(name) or not taken or self.options.port_base is not None:
@@ -186,6 +185,14 @@ class Stack:
                 continue
             return
         raise Unavailable(f"no port stays free for the {name}", hint="try --port-base")
+
+    def _endpoint(self, name: str) -> Path:
+        """Written by the child once it listens: what answers on the port may be somebody else."""
+        return self.options.dir / name / "endpoint.json"
+
+    def _listens(self, name: str) -> bool:
+        door = self.api if name == "server" else self.metrics
+        return self._endpoint(name).exists() and answers(f"{door}/healthz")
 
     def _port_for(self, door: str) -> int:
         wanted = WANTED_PORTS[door]
@@ -218,10 +225,11 @@ class Stack:
 
     def _restart(self, name: str) -> None:
         del self._restart_at[name]
+        self._endpoint(name).unlink(missing_ok=True)
         self._processes.start(name, self._processes.children[name].argv)
         try:
             if name == "server":
-                self._await("server", lambda: answers(f"{self.api}/readyz"))
+                self._await("server", lambda: self._listens("server"))
                 # The directory may have been emptied: the agent needs a token to join anew.
                 self._hand_out_token()
         except RoostError as error:
@@ -261,7 +269,7 @@ class Stack:
     def _hand_out_token(self) -> None:
         made = self.client().post("/api/v1/tokens", {"ttl_s": _TOKEN_TTL_S, "uses": 1})
         self._token_file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        write_secret(self._token_file, made["token"] + "\n")
+        write_private(self._token_file, f"{made['token']}\n".encode())
 
     def _write_ready(self) -> None:
         children = self._processes.children
@@ -283,7 +291,7 @@ class Stack:
         )
         for file in (self.options.dir / "up.json", self.options.ready_file):
             if file is not None:
-                write_secret(file, text + "\n")
+                write_private(file, text.encode())
 
     # -- stopping --------------------------------------------------------------------------------
 
@@ -336,35 +344,6 @@ def answers(url: str) -> bool:
         return False
     finally:
         connection.close()
-
-
-def write_secret(path: Path, text: str) -> None:
-    """Write a 0600 file whole or not at all."""
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    with os.fdopen(descriptor, "w") as stream:
-        stream.write(text)
-    fresh.replace(path)
-
-
-def _lock(path: Path) -> int:
-    while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = os.read(descriptor, 32).decode("ascii", "replace").strip() or "unknown"
-            os.close(descriptor)
-            raise Conflict(
-                f"roost is already running from {path.parent} (pid {holder})",
-                hint=f"stop it (kill {holder}), or use another directory: --dir DIR",
-            ) from None
-        with contextlib.suppress(FileNotFoundError):
-            if os.fstat(descriptor).st_ino == path.stat().st_ino:
-                os.truncate(descriptor, 0)
-                os.write(descriptor, f"{os.getpid()}\n".encode())
-                return descriptor
-        os.close(descriptor)  # its holder removed it on leaving, between our open and our lock
 
 
 def _how(returncode: int | None) -> str:
