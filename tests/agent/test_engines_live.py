@@ -1,11 +1,12 @@
 import os
 import signal
 from collections.abc import Callable
+from pathlib import Path
 
 import httpx2
 
 from agent.conftest import Story
-from agent.node import KEY, Node, shard
+from agent.node import KEY, Node, shard, small_model
 from agent.wire_server import WireServer
 from roost.domain.replica import ReplicaState
 
@@ -31,9 +32,9 @@ def test_a_real_engine_becomes_ready_answers_with_its_key_and_stops_without_a_tr
             answer = await http.post(url, json=body, headers={"Authorization": f"Bearer {KEY}"})
         assert refused.status_code == 401
         assert answer.json()["choices"][0]["message"]["content"]
-        load = (await server.told(lambda s: s.load is not None)).load
+        load = (await server.told(lambda s: s.load is not None and s.load.running == 0)).load
         assert load is not None
-        assert (load.running, load.waiting, load.kv_usage) == (0, 0, None)
+        assert (load.waiting, load.kv_usage) == (0, None)
         await server.want(stop=("p1",))
         await server.state("p1", ReplicaState.STOPPED)
         assert node.engines() == []
@@ -42,6 +43,29 @@ def test_a_real_engine_becomes_ready_answers_with_its_key_and_stops_without_a_tr
         await server.want()
         await server.until(lambda: server.shard("p1") is None)
         assert await node.end() == 0
+
+    tell(story)
+
+
+def test_a_model_that_is_missing_is_said_and_served_once_it_is_there(
+    tell: Tell, tmp_path: Path
+) -> None:
+    async def story(server: WireServer, node: Node) -> None:
+        models = tmp_path / "models"
+        models.mkdir()
+        await node.start("--join", "token-1", "--model-dir", str(models))
+        inside = shard("inside", source="m.gguf")
+        absolute = shard("absolute", source=str(models / "m.gguf"))
+        await server.want(inside, absolute)
+        failed = await server.told(lambda s: s.cause is not None, "inside")
+        assert failed.cause == f"no m.gguf in the model directories of this node ({models})"
+        failed = await server.told(lambda s: s.cause is not None, "absolute")
+        said = f"exit status 1: cannot open the model file {models / 'm.gguf'}: no such file"
+        assert failed.cause is not None
+        assert failed.cause.startswith(said)
+        (models / "m.gguf").symlink_to(small_model())
+        await server.state("inside", ReplicaState.READY)
+        await server.state("absolute", ReplicaState.READY)
 
     tell(story)
 

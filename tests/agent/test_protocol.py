@@ -40,7 +40,7 @@ def test_an_agent_joins_once_and_keeps_its_identity_and_its_credential(tell: Tel
         assert report.facts.labels["pool"] == "code"
         assert report.facts.labels["roost/os"] == "linux"
         assert report.facts.memory_bytes
-        assert report.facts.engines == {"llama.cpp"}
+        assert report.facts.engines == frozenset({"llama.cpp"})
         assert report.address == "127.0.0.1"
         assert report.port_range == (22000, 22009)
         assert report.sequence >= 1

@@ -11,7 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.node import shard
@@ -71,6 +71,7 @@ def test_a_captured_page_of_llama_cpp_gives_running_and_waiting_and_no_kv() -> N
     assert parse_load(page, names) == Load(running=4, waiting=4)
 
 
+@settings(deadline=None)
 @given(st.text())
 def test_no_metrics_page_raises(page: str) -> None:
     parse_load(page, NAMES)
@@ -80,6 +81,7 @@ def test_no_metrics_page_raises(page: str) -> None:
 # -- logs --------------------------------------------------------------------------------------------
 
 
+@settings(deadline=None)
 @given(
     lines=st.lists(st.binary(max_size=40).map(lambda b: b.replace(b"\n", b"")), max_size=30),
     tail=st.integers(0, 40),
@@ -110,6 +112,7 @@ def test_a_tail_of_an_endless_line_is_bounded(tmp_path: Path) -> None:
     assert 3_000_000_000 - start == logs.MOST_TAIL_BYTES
 
 
+@settings(deadline=None)
 @given(
     text=st.lists(st.sampled_from([b"s", b"e", b"c", b"sec", b"ret", b"\n", b"x"]), max_size=40),
     cuts=st.lists(st.integers(1, 5), max_size=40),
@@ -259,6 +262,7 @@ def test_an_engine_inherits_no_descriptor_and_no_terminal(tmp_path: Path) -> Non
 # -- files -------------------------------------------------------------------------------------------
 
 
+@settings(deadline=None)
 @given(st.text(min_size=1, max_size=300), st.integers(0, 63))
 def test_any_placement_is_one_plain_file_name(placement: str, rank: int) -> None:
     try:
@@ -369,6 +373,7 @@ def test_a_real_llama_server_is_preferred_to_the_launcher(tmp_path: Path) -> Non
 # -- retries -----------------------------------------------------------------------------------------
 
 
+@settings(deadline=None)
 @given(luck=st.floats(0, 1, exclude_max=True), failures=st.integers(1, 200))
 def test_retries_grow_to_a_limit_and_are_spread(luck: float, failures: int) -> None:
     backoff = Backoff(lambda: luck, first=0.5, longest=30)

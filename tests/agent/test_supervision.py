@@ -8,6 +8,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import httpx2
@@ -154,6 +155,21 @@ def test_a_taken_port_is_told_and_another_one_is_used_at_once_without_a_restart(
         assert ready.port == other
         assert ready.restarts == 0
         assert not ready.port_taken
+
+    tell(story)
+
+
+def test_an_address_that_is_not_this_machines_is_no_taken_port(
+    tell: Tell, words: tuple[str, ...]
+) -> None:
+    async def story(server: WireServer, node: Node) -> None:
+        await node.start(*words)
+        # A documentation address (RFC 5737): nobody's.
+        await server.want(replace(fake("p1"), host="192.0.2.1"))
+        failed = await server.state("p1", ReplicaState.FAILED)
+        assert not failed.port_taken
+        assert failed.cause is not None
+        assert "cannot listen on 192.0.2.1: no address of this machine" in failed.cause
 
     tell(story)
 

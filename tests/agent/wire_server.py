@@ -75,7 +75,7 @@ class WireServer:
         self.orders.append(order)
         await self._notify()
 
-    async def until(self, found: Callable[[], T | None], *, within: float = 40) -> T:
+    async def until(self, found: Callable[[], T | None], *, within: float = 90) -> T:
         """What `found` finds, once it finds something; asked after whatever an agent says."""
         try:
             async with asyncio.timeout(within):
@@ -96,7 +96,7 @@ class WireServer:
             return None
         return next((s for s in self.reports[-1].shards if s.placement == placement), None)
 
-    async def state(self, placement: str, state: str, *, within: float = 60) -> ObservedShard:
+    async def state(self, placement: str, state: str, *, within: float = 90) -> ObservedShard:
         """The shard once it is reported in this state."""
 
         def found() -> ObservedShard | None:

@@ -342,6 +342,7 @@ def test_a_stop_while_waiting_for_the_next_start_forgets_at_once() -> None:
     assert world.story == ["Start", "Forget"]
 
 
+@settings(deadline=None)
 @given(failures=st.integers(1, 10_000), luck=st.floats(0, 1, exclude_max=True))
 def test_a_delay_is_within_a_quarter_of_its_doubling_and_never_over_five_minutes(
     failures: int, luck: float
@@ -395,7 +396,7 @@ def happen(world: World, what: str) -> None:
                 world.others = 1
 
 
-@settings(max_examples=400)
+@settings(max_examples=400, deadline=None)
 @given(
     happenings=st.lists(Happening.all, max_size=60), children=st.integers(0, 2), deaf=st.booleans()
 )
@@ -420,7 +421,7 @@ def test_whatever_happens_no_two_engines_run_and_a_stop_ends_everything(
     assert world.others == 0
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(happenings=st.lists(Happening.all, max_size=40), children=st.integers(0, 2))
 def test_looking_again_at_the_same_moment_soon_asks_for_nothing_more(
     happenings: list[str], children: int
@@ -437,6 +438,7 @@ def test_looking_again_at_the_same_moment_soon_asks_for_nothing_more(
         assert world.life == settled
 
 
+@settings(deadline=None)
 @given(happenings=st.lists(Happening.all, max_size=60))
 def test_an_engine_that_recovers_is_ready_in_the_end(happenings: list[str]) -> None:
     world = World()

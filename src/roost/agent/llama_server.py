@@ -50,6 +50,29 @@ def _model(params: Any, value: str) -> None:
     params.model.path = value
 
 
+def _projector(params: Any, value: str) -> None:
+    params.mmproj.path = value
+
+
+def _sampling(name: str, convert: Callable[[str], Any]) -> Setter:
+    def put(params: Any, value: str) -> None:
+        setattr(params.sampling, name, convert(value))
+
+    return put
+
+
+def _rerank(params: Any, _: str) -> None:
+    params.embedding = True
+    params.pooling_type = _xllamacpp().llama_pooling_type.LLAMA_POOLING_TYPE_RANK
+
+
+def _loading(mode: str) -> Setter:
+    def put(params: Any, _: str) -> None:
+        params.load_mode = _xllamacpp().llama_load_mode[f"LLAMA_LOAD_MODE_{mode}"]
+
+    return put
+
+
 def _threads(params: Any, value: str) -> None:
     params.cpuparams.n_threads = int(value)
 
@@ -111,6 +134,18 @@ WITH_VALUE: dict[str, Setter] = {
     ),
     "-ctk --cache-type-k": _choice("cache_type_k", "ggml_type", "GGML_TYPE_"),
     "-ctv --cache-type-v": _choice("cache_type_v", "ggml_type", "GGML_TYPE_"),
+    "--load-mode": _choice("load_mode", "llama_load_mode", "LLAMA_LOAD_MODE_"),
+    "--reasoning-format": _choice(
+        "reasoning_format", "common_reasoning_format", "COMMON_REASONING_FORMAT_"
+    ),
+    "-mm --mmproj": _projector,
+    "-s --seed": _sampling("seed", _number),
+    "--temp --temperature": _sampling("temp", float),
+    "--top-k": _sampling("top_k", _number),
+    "--top-p": _sampling("top_p", float),
+    "--min-p": _sampling("min_p", float),
+    "--cache-reuse": _attribute("n_cache_reuse", _number),
+    "--sleep-idle-seconds": _attribute("sleep_idle_seconds", _number),
     "-fit --fit": _attribute("fit_params", lambda v: {"on": True, "off": False}[v]),
 }
 
@@ -120,6 +155,9 @@ ALONE: dict[str, Setter] = {
     "--no-slots": _constant("endpoint_slots", False),
     "--props": _constant("endpoint_props", True),
     "--embedding --embeddings": _constant("embedding", True),
+    "--rerank --reranking": _rerank,
+    "--no-mmap": _loading("NONE"),
+    "--mlock": _loading("MMAP_MLOCK"),
     "--warmup": _constant("warmup", True),
     "--no-warmup": _constant("warmup", False),
     "--ui --webui": _constant("ui", True),

@@ -25,6 +25,14 @@ from roost.testing.fake_nvml import stand_in
 _PATH = click.Path(path_type=Path)
 
 
+def _directory(text: str) -> Path:
+    """Not looked at, as click's own paths are: it may be on a mount that does not answer."""
+    return Path(text)
+
+
+_UNSEEN = click.types.FuncParamType(_directory)
+
+
 def _machine_options(command: Callable[..., None]) -> Callable[..., None]:
     """What both the agent and `facts` want to know of the machine."""
     for option in reversed(
@@ -73,7 +81,7 @@ def _machine_options(command: Callable[..., None]) -> Callable[..., None]:
               "lists processes: --token-file is not.")  # fmt: skip
 @click.option("--token-file", type=_PATH, help="A file that holds a join token, read when needed.")
 @click.option("--name", help="What the node would like to be called. Default: the host's name.")
-@click.option("--model-dir", "model_dirs", multiple=True, type=_PATH, help="May be repeated.")
+@click.option("--model-dir", "model_dirs", multiple=True, type=_UNSEEN, help="May be repeated.")
 @click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="May be repeated.")
 @click.option("--allow-command", is_flag=True, help="Run engines of the kind `command`.")
 @click.option(
@@ -165,7 +173,7 @@ def agent(
 
 
 @agent.command("facts")
-@click.option("--model-dir", "model_dirs", multiple=True, type=_PATH, help="May be repeated.")
+@click.option("--model-dir", "model_dirs", multiple=True, type=_UNSEEN, help="May be repeated.")
 @_machine_options
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text")
 @click.pass_obj

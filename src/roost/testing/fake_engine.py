@@ -65,6 +65,8 @@ class FakeEngine:
     """Requests whose client went away before the end."""
     _born: float = field(default_factory=time.monotonic)
     _free: asyncio.Semaphore = field(init=False)
+    _ahead: dict[asyncio.StreamReader, bytes] = field(default_factory=dict)
+    """What was read of a connection's next request."""
 
     def __post_init__(self) -> None:
         self._free = asyncio.Semaphore(self.asked.slots)
@@ -97,10 +99,12 @@ class FakeEngine:
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
             while await self._request(reader, writer):
                 pass
+        self._ahead.pop(reader, None)
         writer.close()
 
     async def _request(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+        ahead = self._ahead.pop(reader, b"")
+        head = (ahead + await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
         first, *lines = head.split("\r\n")
         method, target, _ = first.split(" ", 2)
         headers = {k.lower(): v.strip() for k, _, v in (line.partition(":") for line in lines)}
@@ -152,14 +156,22 @@ class FakeEngine:
             await _send(writer, 404, _error("File Not Found", "not_found_error", 404))
             return
         asked: dict[str, Any] = json.loads(body)
-        # A client that goes away is seen at once, not at the next write.
-        gone = asyncio.ensure_future(reader.read(1))
         work = asyncio.ensure_future(self._answer(path, asked, writer))
-        await asyncio.wait({gone, work}, return_when=asyncio.FIRST_COMPLETED)
+        # A client that goes away is seen at once, not at the next write. A byte instead of the end
+        # is the
+        # beginning of its next request.
+        ahead = asyncio.ensure_future(reader.read(1))
+        await asyncio.wait({ahead, work}, return_when=asyncio.FIRST_COMPLETED)
+        if ahead.done() and ahead.result():
+            await asyncio.wait({work})
         if work.done():
-            gone.cancel()
             work.result()
             self.served += 1
+            if not ahead.done():
+                ahead.cancel()
+                await asyncio.wait({ahead})
+            if not ahead.cancelled():
+                self._ahead[reader] = ahead.result()
             return
         work.cancel()
         with contextlib.suppress(asyncio.CancelledError, ConnectionError):

@@ -25,7 +25,7 @@ def client() -> httpx2.AsyncClient:
     return httpx2.AsyncClient(
         trust_env=False,
         headers=_CLOSE,
-        limits=httpx2.Limits(max_keepalive_connections=0, max_connections=64),
+        limits=httpx2.Limits(max_keepalive_connections=0, max_connections=256),
         follow_redirects=False,
     )
 

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -61,6 +62,9 @@ class Tools:
     threads: int | None
     boot_id: str | None
     env: Mapping[str, str]
+
+
+_UP: Final = frozenset({Phase.STARTING, Phase.LOADING, Phase.READY})
 
 
 class Shard:
@@ -260,35 +264,32 @@ class Shard:
         self._tell()
 
     async def _look(self) -> Seen:
-        running = self._process is not None and self._process.running
-        if not running:
-            ended = None
-            if self._process is not None and self.life.phase in {
-                Phase.STARTING,
-                Phase.LOADING,
-                Phase.READY,
-            }:
-                ended = self._why(self._process.status)
-            self._health = None
-            return Seen(running=False, others=process.living(self.mark, self._first), ended=ended)
-        size = None
-        in_flight = None
-        if self.life.phase in {Phase.STARTING, Phase.LOADING, Phase.READY}:
+        if not self._is_running:
+            return self._look_at_its_end()
+        size = in_flight = None
+        if self.life.phase in _UP:
             self.log.trim()
             size = self.log.size()
             self._health = await probe.health(self._tools.http, self._adapter(), self.running)
         if self.life.phase in {Phase.READY, Phase.DRAINING}:
             await self._scrape()
-            if self._load is not None:
-                in_flight = (self._load.running or 0) + (self._load.waiting or 0)
-                if self._load.running is None:
-                    in_flight = None
-        return Seen(
-            running=self._process is not None and self._process.running,
-            health=self._health,
-            log_bytes=size,
-            in_flight=in_flight,
-        )
+            if self._load is not None and self._load.running is not None:
+                in_flight = self._load.running + (self._load.waiting or 0)
+        if not self._is_running:
+            # It ended while it was asked.
+            return self._look_at_its_end()
+        return Seen(running=True, health=self._health, log_bytes=size, in_flight=in_flight)
+
+    @property
+    def _is_running(self) -> bool:
+        return self._process is not None and self._process.running
+
+    def _look_at_its_end(self) -> Seen:
+        self._health = None
+        ended = None
+        if self._process is not None and self.life.phase in _UP:
+            ended = self._why(self._process.status)
+        return Seen(running=False, others=process.living(self.mark, self._first), ended=ended)
 
     async def _scrape(self) -> None:
         load = await probe.load(self._tools.http, self._adapter(), self.running)
@@ -343,7 +344,7 @@ class Shard:
         try:
             # On disk before there is a process: whoever comes after a crash knows to look for its
             # marks.
-            self._keep(force=True)
+            self._intend(spec)
             output = self.log.open()
             try:
                 self._process = process.launch(argv, env, output)
@@ -365,6 +366,17 @@ class Shard:
             restarts=self.life.restarts,
         )
 
+    def _intend(self, spec: ShardSpec) -> None:
+        before = self._kept
+        try:
+            self._keep(force=True)
+        except OSError as cause:
+            # A full disk must not keep an engine from coming back: an older file of the same engine
+            # does too.
+            if before is None or before.spec != spec:
+                raise
+            log.warning("shard.not_kept", replica=spec.replica, cause=str(cause))
+
     def _failed_to_start(self, cause: str) -> None:
         log.warning("engine.not_started", replica=self.spec.replica, cause=cause)
         tools = self._tools
@@ -374,9 +386,16 @@ class Shard:
 
     def _why(self, status: int | None) -> Ended:
         try:
-            return self._adapter().ended(Exit(status=status, log=self.log.tail()), self.running)
+            ended = self._adapter().ended(Exit(status=status, log=self.log.tail()), self.running)
         except Unavailable as cause:
             return Ended(cause=cause.message)
+        if ended.port_taken and not is_own_address(self.running.host):
+            # Engines say the same of both; no other port would help here.
+            host = self.running.host
+            return Ended(
+                cause=f"cannot listen on {host}: no address of this machine (roost agent --host)"
+            )
+        return ended
 
     def _adapter(self) -> Adapter:
         return adapter(self.running.profile.engine)
@@ -428,3 +447,16 @@ class Shard:
                 wait.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
                     await wait
+
+
+def is_own_address(host: str) -> bool:
+    """Something could listen there."""
+    try:
+        found = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)
+    except OSError:
+        return False
+    for family, kind, protocol, _, address in found:
+        with socket.socket(family, kind, protocol) as one, contextlib.suppress(OSError):
+            one.bind(address)
+            return True
+    return False
