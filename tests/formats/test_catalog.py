@@ -178,6 +178,24 @@ models:
     assert large.args == small.args == ("-c", "4096")
 
 
+def test_what_is_written_out_wins_over_what_is_merged_and_earlier_merges_win() -> None:
+    (model,) = parse(
+        """\
+models:
+- name: a
+  profiles:
+  - &one {name: one, engine: llama.cpp, source: one.gguf, slots: 1}
+  - &two {name: two, engine: llama.cpp, source: two.gguf, slots: 2, min_memory_gb: 2}
+  - {name: three, source: three.gguf, <<: [*one, *two]}
+  - {<<: *two, name: four, source: four.gguf}
+"""
+    ).models
+    three, four = model.profiles[2:]
+    assert (three.name, three.source, three.slots) == ("three", "three.gguf", 1)
+    assert three.min_memory_bytes == 2 * 10**9
+    assert (four.name, four.source, four.slots) == ("four", "four.gguf", 2)
+
+
 def test_json_is_read_alike_with_tabs_and_escapes() -> None:
     text = json.dumps(catalog_to_json(parse(FULL)), indent="\t")
     assert parse(text) == parse(FULL)

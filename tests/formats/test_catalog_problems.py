@@ -214,6 +214,9 @@ def test_one_cause_is_said_once() -> None:
     assert len(of_profile("engine: vllm, source: s, gpu_clas: x")) == 1
     assert len(of_profile("engine: vllm, source: s, gpu_class: 3, gpus_per_node: 2")) == 1
     assert len(of_profile("engine: vllm, source: s, gpu_class: x, nodes: two")) == 1
+    split = "engine: vllm, source: s, gpu_class: x, tensor_parallel: 4"
+    assert len(of_profile(f"{split}, gpus_per_node: four")) == 1
+    assert len(of_profile(f"{split}, gpus_pernode: 4")) == 1
 
 
 def test_names_are_unique_over_the_catalog() -> None:
