@@ -11,7 +11,7 @@ from hypothesis import given, settings
 import strategies
 from roost.domain.allocation import AllocationState
 from roost.domain.fleet import Fleet
-from roost.domain.node import Facts, Node, NodeName
+from roost.domain.node import Facts, Filesystem, Node, NodeName
 from roost.errors import Unusable
 from roost.formats.fleet import fleet_schema, fleet_to_json, parse_fleet
 
@@ -232,11 +232,15 @@ def test_a_fleet_written_is_read_back_as_it_was(fleet: Fleet) -> None:
 
 
 def mounted_once(node: Node) -> Node:
-    """Two filesystems that say the same of themselves are read as one."""
+    """Two filesystems that say the same of themselves are read as one with all their mounts."""
+    merged: dict[object, Filesystem] = {}
+    for one in node.facts.storage or ():
+        key = replace(one, mounts=())
+        mounts = merged[key].mounts if key in merged else ()
+        merged[key] = replace(one, mounts=tuple(dict.fromkeys(mounts + one.mounts)))
     if node.facts.storage is None:
         return node
-    storage = tuple(dict.fromkeys(node.facts.storage))
-    return replace(node, facts=replace(node.facts, storage=storage))
+    return replace(node, facts=replace(node.facts, storage=tuple(merged.values())))
 
 
 @settings(max_examples=30, deadline=None)
