@@ -208,8 +208,10 @@ async def test_a_server_that_goes_and_comes_back_changes_nothing(tmp_path: Path)
         server.now = snapshot(qwen(one), RoutedModel(name="new"), revision=2, epoch=2)
         await server.start()
         await until(lambda: "new" in it.table.models)
+        await until(lambda: "gateway.server_back" in (tmp_path / "log").read_text())
     events = [line["event"] for line in log_of(tmp_path)]
-    assert events.count("gateway.server_away") == 1
+    # Once for each cause in turn (broken off, then refused), not once for each attempt.
+    assert 1 <= events.count("gateway.server_away") <= 2
     assert events.count("gateway.server_back") == 1
 
 
