@@ -121,7 +121,8 @@ def test_a_second_agent_on_a_directory_is_refused_with_a_sentence(tell: Tell) ->
         )
         _, said = await second.communicate()
         assert second.returncode == 1
-        assert f"another agent, process {first.pid}, works on".encode() in said
+        assert b"another agent works on" in said
+        assert f"process {first.pid}".encode() in said
 
     tell(story)
 

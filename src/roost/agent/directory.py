@@ -1,16 +1,14 @@
 """The agent's directory: one agent at a time, its identity, credential and last desired state."""
 
-import fcntl
-import os
 import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
 
-from roost.agent.files import write_private
 from roost.domain.replica import Desired
-from roost.errors import Conflict, Unusable
+from roost.errors import Unusable
+from roost.files import Lock, write_private
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +35,7 @@ class Directory:
         self.path = root / "agent"
         self.shards = self.path / "shards"
         self.logs = self.path / "logs"
-        self._lock: int | None = None
+        self._lock: Lock | None = None
         try:
             for directory in (root, self.path, self.shards, self.logs):
                 directory.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -45,23 +43,12 @@ class Directory:
             raise Unusable(f"cannot make the directory {self.path}: {cause.strerror}") from cause
 
     def lock(self) -> None:
-        """Only one agent works on a directory; the kernel gives the lock back, however the agent
-        ends.
-        """
-        handle = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            holder = os.read(handle, 32).decode(errors="replace").strip()
-            os.close(handle)
-            who = f", process {holder}," if holder.isdigit() else ""
-            raise Conflict(
-                f"another agent{who} works on {self.path}",
-                hint="stop it first, or give this one another --dir",
-            ) from None
-        os.ftruncate(handle, 0)
-        os.write(handle, f"{os.getpid()}\n".encode())
-        self._lock = handle
+        """Only one agent works on a directory; the kernel gives it back, however the agent ends."""
+        self._lock = Lock(
+            self.path / "lock",
+            what=f"another agent works on {self.path}",
+            hint="stop it first, or give this one another --dir",
+        )
 
     def identity(self) -> str:
         """Made once; whoever has it is this node, whatever its name and address."""

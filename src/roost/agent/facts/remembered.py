@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from roost.agent.facts.gpu_class import UNKNOWN
-from roost.agent.files import write_private
+from roost.files import write_private
 from roost.domain.gpu import Gpu, GpuUuid
 
 MISSING: Final = "missing"

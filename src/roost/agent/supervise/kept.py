@@ -8,8 +8,8 @@ from urllib.parse import quote
 
 import msgspec
 
-from roost.agent.files import remove, write_private
 from roost.domain.replica import ShardSpec
+from roost.files import remove, write_private
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
