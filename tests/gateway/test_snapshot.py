@@ -255,6 +255,10 @@ async def test_an_older_snapshot_is_ignored_and_not_asked_for_without_pause(
                 await asyncio.sleep(0.5)
                 assert (await ask(it, request(chat()))).status == 200
                 assert len(server.asked) <= 2
+    said = [line["event"] for line in log_of(tmp_path)]
+    assert said.count("gateway.snapshot_ignored") == 1
+    assert "gateway.server_away" not in said
+    assert "gateway.server_back" not in said
 
 
 @in_loop

@@ -42,7 +42,7 @@ class Follower:
         self._server = server
         self._credential_file = credential_file
         self._rng = rng
-        self._said: str | None = None
+        self._said: tuple[str, str] | None = None
         self.heard_at: float | None = None
         """When the server last said what is true (epoch seconds), as far as is known."""
 
@@ -69,13 +69,12 @@ class Follower:
         pause = 0.5
         while True:
             try:
-                wait = await self._ask()
+                nothing_new = await self._ask()
                 pause = 0.5
-                self._say(None)
-                if wait:
+                if nothing_new:
                     await asyncio.sleep(_IGNORED_PAUSE_S)
             except RoostError as error:
-                self._say(error.message)
+                self._say("gateway.server_away", error.message)
                 await asyncio.sleep(pause * (0.5 + self._rng.random()))
                 pause = min(pause * 2, _LONGEST_PAUSE_S)
 
@@ -98,6 +97,7 @@ class Follower:
             timeout_s=_WAIT_S + 15,
         )
         if status == 204:
+            self._say(None)
             self.heard_at = time.time()
             first = not self._table.confirmed.is_set()
             self._table.confirmed.set()
@@ -127,9 +127,10 @@ class Follower:
         current = self._table.version
         reason = reason_to_ignore(offered, adopting=snapshot.adopting, current=current)
         if reason is not None:
-            self._say(f"a snapshot is not routed by: {reason}")
+            self._say("gateway.snapshot_ignored", reason)
             self._table.confirmed.set()
             return False
+        self._say(None)
         self.heard_at = time.time()
         self._table.adopt(snapshot)
         self._table.confirmed.set()
@@ -167,12 +168,13 @@ class Follower:
             raise Unreachable(f"the credential file {self._credential_file} is not one line")
         return credential
 
-    def _say(self, what: str | None) -> None:
-        """Log a state once, when it begins and when it ends."""
-        if what == self._said:
+    def _say(self, event: str | None, cause: str = "") -> None:
+        """Log what is wrong once, when it begins or changes, and once when it is over."""
+        now = None if event is None else (event, cause)
+        if now == self._said:
             return
-        if what is not None:
-            self._log.say("gateway.server_away", cause=what)
-        elif self._said is not None:
+        if event is not None:
+            self._log.say(event, cause=cause)
+        else:
             self._log.say("gateway.server_back")
-        self._said = what
+        self._said = now
