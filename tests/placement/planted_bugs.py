@@ -33,6 +33,13 @@ class Plant(NamedTuple):
     test_file: str = "test_properties.py"
 
 
+NO_SHRINKING = """
+from hypothesis import Phase, settings
+settings.register_profile("no_shrinking", phases=[Phase.generate], database=None)
+settings.load_profile("no_shrinking")
+"""
+"""A plugin: that it fails is enough, the smallest example of it takes minutes."""
+
 PLANTS = [
     Plant(
         "a card with a foreign process is free",
@@ -235,10 +242,11 @@ def test_the_bug_is_caught(plant: Plant, tmp_path: Path) -> None:
     source = file.read_text()
     assert source.count(plant.was) == 1, "the source has changed: plant it anew"
     file.write_text(source.replace(plant.was, plant.becomes))
+    (copy.parent / "no_shrinking.py").write_text(NO_SHRINKING)
     environment = {**os.environ, "PYTHONPATH": str(copy.parent), "PYTHONDONTWRITEBYTECODE": "1"}
     command = [sys.executable, "-m", "pytest", "-q", "-x", str(TESTS / plant.test_file)]
     command += ["-k", plant.caught_by, "-p", "no:cacheprovider", "-p", "no:randomly"]
-    command += ["--rootdir", str(TESTS.parent.parent), "--hypothesis-seed=1"]
+    command += ["-p", "no_shrinking", "--rootdir", str(TESTS.parent.parent), "--hypothesis-seed=1"]
     ran = subprocess.run(
         command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
     )

@@ -210,7 +210,7 @@ def _gpu_to_json(gpu: Gpu) -> GpuJson:
 
 
 def _filesystem_to_json(one: Filesystem) -> FilesystemJson:
-    found: FilesystemJson = {
+    told: FilesystemJson = {
         "filesystem": one.filesystem,
         "mounts": list(one.mounts),
         "shared": one.shared,
@@ -218,7 +218,7 @@ def _filesystem_to_json(one: Filesystem) -> FilesystemJson:
         "total_bytes": one.total_bytes,
     }
     if one.read_only is not None:
-        found["read_only"] = one.read_only
+        told["read_only"] = one.read_only
     if one.stale_since is not None:
-        found["stale_since"] = one.stale_since
-    return found
+        told["stale_since"] = one.stale_since
+    return told

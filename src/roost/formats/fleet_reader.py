@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Final, TypeVar
 
 from roost.domain.allocation import Allocation, AllocationState, ReplicaName
@@ -21,7 +22,8 @@ _NODE_KEYS: Final = frozenset(
         "name", "ready", "not_ready_since", "cordoned", "cordon_reason", "draining", "labels",
         "memory_bytes", "engines", "gpus", "fabrics", "storage",
         # What a live server says beside: for people, nothing to place by.
-        "status", "last_report_age_s", "agent_version", "address", "problems",
+        "status", "last_report_age_s", "agent_version", "address", "problems", "hostname",
+        "joined_at", "gpu_details", "hcas",
     }
 )  # fmt: skip
 _GPU_KEYS: Final = frozenset(
@@ -345,20 +347,12 @@ class FleetReader:
 
 def _mounted_once(storage: tuple[Filesystem, ...]) -> tuple[Filesystem, ...]:
     """The same filesystem listed twice, once for each mount, is one; two called `tmpfs` are two."""
-    merged: dict[tuple[object, ...], Filesystem] = {}
+    merged: dict[Filesystem, Filesystem] = {}
     for one in storage:
-        key = (one.filesystem, one.shared, one.free_bytes, one.total_bytes)
+        key = replace(one, mounts=())
         before = merged.get(key)
         mounts = (before.mounts if before else ()) + one.mounts
-        merged[key] = Filesystem(
-            filesystem=one.filesystem,
-            mounts=tuple(dict.fromkeys(mounts)),
-            shared=one.shared,
-            free_bytes=one.free_bytes,
-            total_bytes=one.total_bytes,
-            read_only=one.read_only,
-            stale_since=one.stale_since,
-        )
+        merged[key] = replace(one, mounts=tuple(dict.fromkeys(mounts)))
     return tuple(merged.values())
 
 

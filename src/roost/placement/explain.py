@@ -136,11 +136,12 @@ def _groups(rejected: Sequence[Rejection]) -> Iterator[str]:
         yield f"    and {_count(rest, 'node')} more, refused for more reasons or earlier ones"
 
 
-def _nearness(group: Sequence[Rejection]) -> tuple[int, int, int, str]:
-    """Few reasons first; of one reason, the one that is asked last; then many nodes."""
+def _nearness(group: Sequence[Rejection]) -> tuple[int, int, int, int, str]:
+    """Few reasons first; then the one that is asked last, the least missing, many nodes."""
     reasons = group[0].reasons
-    order = list(Code)
-    return len(reasons), -order.index(reasons[0].code), -len(group), group[0].node
+    first = reasons[0]
+    missing = (first.needs or 0) - (first.has or 0)
+    return len(reasons), -list(Code).index(first.code), missing, -len(group), group[0].node
 
 
 def _nodes(group: Sequence[Rejection]) -> str:
