@@ -6,11 +6,13 @@ import pytest
 from api.live import CATALOG, Live, WireNode, states, wait_for
 
 
-@pytest.fixture
-def running(own_server: Live, node: WireNode) -> WireNode:
-    with own_server.admin() as admin:
+@pytest.fixture(scope="module")
+def running(server: Live) -> WireNode:
+    node = WireNode(server).join()
+    node.report()
+    with server.admin() as admin:
         admin.post("/api/v1/catalog", content=CATALOG)
-    wait_for(lambda: states(own_server) == [("coder-0", "placed")])
+    wait_for(lambda: states(server) == [("coder-0", "placed")])
     node.obey()
     return node
 
@@ -44,11 +46,11 @@ class Sender(threading.Thread):
         self.ended.set()
 
 
-def test_a_log_comes_from_the_agent_as_it_is(own_server: Live, running: WireNode) -> None:
+def test_a_log_comes_from_the_agent_as_it_is(server: Live, running: WireNode) -> None:
     wanted = "ü\x00\xff line\r\n".encode("latin-1") * 5000
     sender = Sender(running, iter([wanted[:10], wanted[10:]]))
     sender.start()
-    with own_server.admin() as admin:
+    with server.admin() as admin:
         answer = admin.get("/api/v1/replicas/coder-0/logs", params={"tail": 7, "previous": "true"})
     sender.join(60)
     assert answer.content == wanted
@@ -58,17 +60,17 @@ def test_a_log_comes_from_the_agent_as_it_is(own_server: Live, running: WireNode
     assert sender.order["placement"] == running.shards[0]["placement"]
 
 
-def test_an_empty_log_is_empty(own_server: Live, running: WireNode) -> None:
+def test_an_empty_log_is_empty(server: Live, running: WireNode) -> None:
     sender = Sender(running, iter([]))
     sender.start()
-    with own_server.admin() as admin:
+    with server.admin() as admin:
         answer = admin.get("/api/v1/replicas/coder-0/logs")
     sender.join(60)
     assert (answer.status_code, answer.content) == (200, b"")
 
 
 def test_a_reader_that_leaves_ends_the_agents_sending_which_was_held_back_meanwhile(
-    own_server: Live, running: WireNode
+    server: Live, running: WireNode
 ) -> None:
     def endless() -> Iterator[bytes]:
         while True:
@@ -77,7 +79,7 @@ def test_a_reader_that_leaves_ends_the_agents_sending_which_was_held_back_meanwh
     sender = Sender(running, endless())
     sender.start()
     with (
-        own_server.admin() as admin,
+        server.admin() as admin,
         admin.stream("GET", "/api/v1/replicas/coder-0/logs", params={"follow": 1}) as answer,
     ):
         assert next(answer.iter_raw())
@@ -91,7 +93,7 @@ def test_a_reader_that_leaves_ends_the_agents_sending_which_was_held_back_meanwh
     sender.join(60)
 
 
-def test_a_follower_sees_lines_as_they_come(own_server: Live, running: WireNode) -> None:
+def test_a_follower_sees_lines_as_they_come(server: Live, running: WireNode) -> None:
     go_on = threading.Event()
 
     def lines() -> Iterator[bytes]:
@@ -102,7 +104,7 @@ def test_a_follower_sees_lines_as_they_come(own_server: Live, running: WireNode)
     sender = Sender(running, lines())
     sender.start()
     with (
-        own_server.admin() as admin,
+        server.admin() as admin,
         admin.stream("GET", "/api/v1/replicas/coder-0/logs", params={"follow": 1}) as answer,
     ):
         pieces = answer.iter_raw()
@@ -113,9 +115,9 @@ def test_a_follower_sees_lines_as_they_come(own_server: Live, running: WireNode)
 
 
 def test_another_node_cannot_send_a_log_it_was_not_asked_for(
-    own_server: Live, running: WireNode
+    server: Live, running: WireNode
 ) -> None:
-    other = WireNode(own_server, name="n2").join()
+    other = WireNode(server, name="n2").join()
     stop = threading.Event()
 
     def slowly() -> Iterator[bytes]:
@@ -125,7 +127,7 @@ def test_another_node_cannot_send_a_log_it_was_not_asked_for(
     sender = Sender(running, slowly())
     sender.start()
     with (
-        own_server.admin() as admin,
+        server.admin() as admin,
         admin.stream("GET", "/api/v1/replicas/coder-0/logs", params={"follow": 1}) as answer,
     ):
         pieces = answer.iter_raw()

@@ -7,10 +7,25 @@ import pytest
 from api.live import CATALOG, Live, WireNode, states, wait_for
 
 
-@pytest.fixture
-def admin(own_server: Live) -> Iterator[httpx2.Client]:
-    with own_server.admin() as client:
+@pytest.fixture(scope="module")
+def admin(server: Live) -> Iterator[httpx2.Client]:
+    """Of one server for all tests: each has models, keys and nodes of its own."""
+    with server.admin() as client:
         yield client
+
+
+def catalog(name: str, **more: object) -> str:
+    keys = "".join(f"\n  {key}: {value}" for key, value in more.items())
+    return CATALOG.replace("name: coder", f"name: {name}{keys}")
+
+
+def models(admin: httpx2.Client, *names: str) -> dict[str, str]:
+    found = admin.get("/api/v1/models").json()["models"]
+    return {m["model"]: m["state"] for m in found if m["model"] in names}
+
+
+def state_of(server: Live, model: str) -> list[str]:
+    return [state for replica, state in states(server) if replica == f"{model}-0"]
 
 
 def test_a_catalog_is_applied_once_and_adds_to_what_is_there(admin: httpx2.Client) -> None:
@@ -19,38 +34,35 @@ def test_a_catalog_is_applied_once_and_adds_to_what_is_there(admin: httpx2.Clien
         assert answer["applied"] == ("dry_run" not in query)
         return [f"{c['model']} {c['change']}" for c in answer["changes"]]
 
-    other = CATALOG.replace("coder", "other")
-    assert apply(CATALOG, dry_run=True) == ["coder added"]
-    assert apply(CATALOG) == ["coder added"]
-    assert apply(CATALOG) == ["coder unchanged"]
-    assert apply(CATALOG.replace("4}", "5}")) == ["coder changed"]
-    assert apply(other) == ["other added"]
-    models = admin.get("/api/v1/models").json()["models"]
-    assert [(m["model"], m["state"]) for m in models] == [
-        ("coder", "pending"),
-        ("other", "pending"),
-    ]
+    one = catalog("one", replicas=0)
+    assert apply(one, dry_run=True) == ["one added"]
+    assert models(admin, "one") == {}
+    assert apply(one) == ["one added"]
+    assert apply(one) == ["one unchanged"]
+    assert apply(one.replace("4}", "5}")) == ["one changed"]
+    assert apply(catalog("two", replicas=0)) == ["two added"]
+    assert models(admin, "one", "two") == {"one": "stopped", "two": "stopped"}
 
 
 def test_an_unusable_catalog_is_refused_with_every_problem_and_nothing_is_applied(
     admin: httpx2.Client,
 ) -> None:
-    bad = CATALOG + "- name: coder\n  replcas: 2\n  profiles: []\n"
+    bad = catalog("bad") + "- name: bad\n  replcas: 2\n  profiles: []\n"
     answer = admin.post("/api/v1/catalog", content=bad, params={"filename": "c.yaml"})
     assert answer.status_code == 422
     problem = answer.json()
     assert problem["code"] == "unusable_input"
     assert len(problem["problems"]) >= 2
     assert all(line.startswith("c.yaml:") for line in problem["problems"])
-    assert admin.get("/api/v1/models").json() == {"models": []}
+    assert models(admin, "bad") == {}
 
 
 def test_a_name_that_an_applied_model_has_cannot_be_anothers_alias(admin: httpx2.Client) -> None:
-    admin.post("/api/v1/catalog", content=CATALOG)
-    clash = CATALOG.replace("name: coder", "name: x\n  aliases: [coder]")
+    admin.post("/api/v1/catalog", content=catalog("taken", replicas=0))
+    clash = catalog("x", aliases="[taken]")
     answer = admin.post("/api/v1/catalog", content=clash)
     assert answer.status_code == 422
-    assert "the name coder is already coder's" in answer.json()["detail"]
+    assert "the name taken is already taken's" in answer.json()["detail"]
 
 
 @pytest.mark.parametrize(
@@ -82,55 +94,67 @@ def test_every_refusal_is_problem_json(
 
 
 def test_a_key_is_shown_once_reaches_the_gateways_and_is_revoked(
-    own_server: Live, admin: httpx2.Client
+    server: Live, admin: httpx2.Client
 ) -> None:
     made = admin.post("/api/v1/keys", json={"name": "alice"}).json()
     assert made["key"].startswith("roost-")
     assert admin.post("/api/v1/keys", json={"name": "alice"}).status_code == 409
-    (listed,) = admin.get("/api/v1/keys").json()["keys"]
-    assert listed["ending"] == made["key"][-4:]
-    with own_server.gateway() as gateway:
+    listed = {key["name"]: key for key in admin.get("/api/v1/keys").json()["keys"]}
+    assert listed["alice"]["ending"] == made["key"][-4:]
+    with server.gateway() as gateway:
         first = gateway.get("/gateway/v1/snapshot").json()
-        assert [key["name"] for key in first["keys"]] == ["alice"]
+        assert "alice" in [key["name"] for key in first["keys"]]
         assert made["key"] not in json.dumps(first)
         admin.delete("/api/v1/keys/alice")
         seen = {key: first[key] for key in ("revision", "incarnation", "epoch")}
         second = gateway.get("/gateway/v1/snapshot", params={**seen, "wait": 30}).json()
-    assert second["keys"] == []
+    assert "alice" not in [key["name"] for key in second["keys"]]
     assert second["revision"] > first["revision"]
 
 
-def test_a_whole_life_over_the_wire(own_server: Live, admin: httpx2.Client, node: WireNode) -> None:
-    admin.post("/api/v1/catalog", content=CATALOG)
-    wait_for(lambda: states(own_server) == [("coder-0", "placed")])
+def test_a_whole_life_over_the_wire(server: Live, admin: httpx2.Client) -> None:
+    node = WireNode(server, name="life").join()
+    node.facts["labels"] = {"only": "life"}
+    node.report()
+    wanted = catalog("life").replace("4}", "4, node_selector: {only: life}}")
+    admin.post("/api/v1/catalog", content=wanted)
+    wait_for(lambda: state_of(server, "life") == ["placed"])
     node.obey("loading")
-    assert states(own_server) == [("coder-0", "loading")]
+    assert state_of(server, "life") == ["loading"]
     node.obey("ready")
-    assert states(own_server) == [("coder-0", "ready")]
-    with own_server.gateway() as gateway:
-        (model,) = gateway.get("/gateway/v1/snapshot").json()["models"]
-        assert [route["port"] for route in model["routes"]] == [node.shards[0]["port"]]
-    explained = admin.get("/api/v1/explain/coder").json()
+    assert state_of(server, "life") == ["ready"]
+    with server.gateway() as gateway:
+        routed = gateway.get("/gateway/v1/snapshot").json()["models"]
+    (model,) = [one for one in routed if one["name"] == "life"]
+    assert [route["port"] for route in model["routes"]] == [node.shards[0]["port"]]
+    explained = admin.get("/api/v1/explain/life").json()
     assert explained["decisions"][0]["outcome"] == "kept"
-    fleet = admin.get("/api/v1/nodes").json()
-    assert fleet["allocations"][0]["replica"] == "coder-0"
-    admin.delete("/api/v1/models/coder")
-    wait_for(lambda: states(own_server) == [("coder-0", "draining")])
+    held = admin.get("/api/v1/nodes").json()["allocations"]
+    assert [one["replica"] for one in held if one["node"] == "life"] == ["life-0"]
+    admin.delete("/api/v1/models/life")
+    wait_for(lambda: state_of(server, "life") == ["draining"])
 
     def gone() -> bool:
         node.obey()
-        return states(own_server) == []
+        return state_of(server, "life") == []
 
     wait_for(gone)
-    said = [event["what"] for event in admin.get("/api/v1/events").json()["events"]]
-    for what in ("model.added", "replica.placed", "replica.ready", "model.deleted",
-                 "replica.draining", "replica.released"):  # fmt: skip
-        assert what in said
+    events = admin.get("/api/v1/events?limit=1000").json()["events"]
+    said = [event["what"] for event in events if event["object"] in {"life", "life-0"}]
+    assert said == [
+        "replica.released",
+        "replica.draining",
+        "model.deleted",
+        "replica.ready",
+        "replica.placed",
+        "model.added",
+        "node.joined",
+    ]
 
 
 def test_events_are_paged_by_what_next_says(admin: httpx2.Client) -> None:
     for number in range(7):
-        admin.post("/api/v1/keys", json={"name": f"k{number}"})
+        admin.post("/api/v1/keys", json={"name": f"page{number}"})
     seen, before = [], None
     while True:
         query = {"limit": 3} | ({} if before is None else {"before": before})
@@ -139,19 +163,20 @@ def test_events_are_paged_by_what_next_says(admin: httpx2.Client) -> None:
         before = page["next"]
         if before is None:
             break
-    assert [name for name in seen if name.startswith("k")] == [f"k{i}" for i in reversed(range(7))]
+    mine = [name for name in seen if name.startswith("page")]
+    assert mine == [f"page{number}" for number in reversed(range(7))]
 
 
-def test_a_plan_is_explained_and_nothing_is_placed(
-    own_server: Live, admin: httpx2.Client, node: WireNode
-) -> None:
-    large = CATALOG.replace("min_memory_gb: 4", "min_memory_gb: 400")
+def test_a_plan_is_explained_and_nothing_is_placed(server: Live, admin: httpx2.Client) -> None:
+    WireNode(server, name="planned").join().report()
+    large = catalog("planned").replace("min_memory_gb: 4", "min_memory_gb: 400")
     (decision,) = admin.post("/api/v1/plan", content=large).json()["decisions"]
     assert decision["outcome"] == "unplaceable"
     assert decision["tried"][0]["rejected"][0]["reasons"][0]["code"] == "memory_short"
     (brief,) = admin.post("/api/v1/plan", content=large, params={"brief": 1}).json()["decisions"]
     assert "rejected" not in brief["tried"][0]
-    assert states(own_server) == []
+    assert models(admin, "planned") == {}
+    assert state_of(server, "planned") == []
 
 
 def test_a_node_that_reports_cannot_be_deleted_and_a_silent_one_frees_what_it_held(
