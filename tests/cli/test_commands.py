@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from fake_api import CREDENTIAL, Asked, FakeApi, Run
+from roost.cli.logs import _lines
 
 
 def test_names_are_one_part_of_the_path_whatever_is_in_them(api: FakeApi, run: Run) -> None:
@@ -230,6 +231,13 @@ def test_logs_are_printed_as_they_come_without_escapes(api: FakeApi, run: Run) -
     assert api.asked[0].query == {"tail": "5", "follow": "0", "previous": "1", "rank": "1"}
 
 
+def test_a_line_ends_once_wherever_its_bytes_are_split() -> None:
+    whole = "a\r\nb\rc€\n".encode()
+    for at in range(len(whole)):
+        assert "".join(_lines([whole[:at], whole[at:]])) == "a\nb\nc€\n"
+        assert "".join(_lines(whole[i : i + 1] for i in range(at))).count("\r") == 0
+
+
 def test_following_goes_on_after_a_lost_connection_and_marks_the_gap(
     api: FakeApi, run: Run
 ) -> None:
@@ -325,6 +333,15 @@ def test_a_changed_model_is_not_ready_by_its_old_replicas(
     assert world.looks >= 5
 
 
+def test_a_changed_model_is_not_ready_while_something_old_drains(
+    api: FakeApi, run: Run, catalog: str
+) -> None:
+    World(api, [row("ready")], change="changed")
+    both = [row("ready"), {**row("draining"), "placement": "old"}]
+    api.answers["GET /api/v1/replicas"] = {"replicas": both}
+    assert run("apply", "-f", catalog, "--wait", "--timeout", "2").status == 6
+
+
 def test_a_replica_that_can_only_go_on_as_before_is_not_ready(
     api: FakeApi, run: Run, catalog: str
 ) -> None:
@@ -388,7 +405,8 @@ def test_a_replica_that_keeps_failing_is_not_waited_for(
     api: FakeApi, run: Run, catalog: str
 ) -> None:
     failing = [row("failed", restarts=n, cause="bad flag") for n in (5, 6, 7, 8)]
-    World(api, failing)
+    world = World(api, failing)
     ran = run("apply", "-f", catalog, "--wait", "--timeout", "100")
     assert ran.status == 1
+    assert world.looks == 4
     assert "error: a replica keeps failing" in ran.err
