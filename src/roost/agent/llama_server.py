@@ -237,8 +237,11 @@ def _serve(params: Any) -> NoReturn:
         # Kept: letting go of it would stop it, and wait for its threads.
         _running = _xllamacpp().Server(params)
     except RuntimeError:
-        # llama.cpp has written why.
-        _leave(1)
+        # llama.cpp says why, from a thread of its own that only the orderly way out waits for. The
+        # alarm
+        # is for the case that it waits for ever.
+        signal.alarm(10)
+        sys.exit(1)
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
