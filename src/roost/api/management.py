@@ -31,6 +31,7 @@ from roost.api.schemas import (
 from roost.domain.model import ModelName
 from roost.domain.node import NodeName
 from roost.errors import Unusable
+from roost.services.metrics import CONTENT_TYPE, exposition
 from roost.services.server import Server
 from roost.services.views import moment
 
@@ -100,6 +101,10 @@ def _health(app: FastAPI, server: Server) -> None:
         error = server.scheduler.last_error
         return _json({"status": "ok" if error is None else error})
 
+    @app.get("/metrics", include_in_schema=False)
+    async def metrics() -> Response:
+        return Response(exposition(server.inventory.nodes), media_type=CONTENT_TYPE)
+
 
 def _nodes(app: FastAPI, server: Server) -> None:
     @app.get("/api/v1/nodes", response_model=Fleet)
@@ -109,8 +114,8 @@ def _nodes(app: FastAPI, server: Server) -> None:
 
     @app.get("/api/v1/nodes/{name}", response_model=NodeRow)
     async def node(name: str) -> Response:
-        """One node."""
-        return _json(server.views.node(NodeName(name)))
+        """One node, with its cards' addresses and its adapters' ports."""
+        return _json(server.views.whole_node(NodeName(name)))
 
     @app.post("/api/v1/nodes/{name}/cordon", response_model=NodeRow)
     async def cordon(name: str, asked: Annotated[Cordoned | None, Body()] = None) -> Response:

@@ -70,6 +70,46 @@ def _facts(told: dict[str, Any], held: Sequence[room.Json]) -> Iterator[tuple[st
         yield "gpus", "none"
 
 
+def _hardware(told: dict[str, Any]) -> None:
+    if told.get("gpu_details"):
+        say("")
+        say_table(
+            ("GPU", "PRODUCT", "PCI", "NUMA", "DRIVER", "UUID"),
+            [
+                (
+                    str(card.get("index")),
+                    card.get("product"),
+                    card.get("pci_address"),
+                    _text(card.get("numa_node")),
+                    card.get("driver"),
+                    card.get("uuid"),
+                )
+                for card in told["gpu_details"]
+            ],
+        )
+    if told.get("hcas"):
+        say("")
+        on = {hca: one["name"] for one in told.get("fabrics") or () for hca in one["hcas"]}
+        none: list[dict[str, Any]] = [{}]
+        ports = [(hca, port) for hca in told["hcas"] for port in hca.get("ports") or none]
+        say_table(
+            ("HCA", "FABRIC", "PORT", "STATE", "PHYSICAL", "GBIT/S", "LINK", "PCI"),
+            [
+                (
+                    hca.get("name"),
+                    on.get(hca.get("name")),
+                    _text(port.get("number")),
+                    port.get("state"),
+                    port.get("physical_state"),
+                    None if port.get("rate_gbps") is None else f"{port['rate_gbps']:g}",
+                    port.get("link_layer"),
+                    hca.get("pci_address"),
+                )
+                for hca, port in ports
+            ],
+        )
+
+
 def _tables(told: dict[str, Any], held: Sequence[room.Json]) -> None:
     if told.get("gpus"):
         say("")
@@ -87,6 +127,7 @@ def _tables(told: dict[str, Any], held: Sequence[room.Json]) -> None:
                 for card in told["gpus"]
             ],
         )
+    _hardware(told)
     if told.get("storage"):
         say("")
         say_table(

@@ -10,8 +10,9 @@ import structlog
 
 from roost.domain.node import Facts, Node, NodeName
 from roost.domain.replica import Load, ObservedShard, PlacementId, ReplicaState
-from roost.errors import Forbidden, Unusable
+from roost.errors import Conflict, Forbidden, Unusable
 from roost.formats.agent_wire import Report
+from roost.reconcile.cards import changes
 from roost.reconcile.nodes import (
     LeaseRules,
     NodeStatus,
@@ -27,6 +28,10 @@ from roost.store.records import Event, NodeRecord
 
 LEASES: Final = LeaseRules()
 _FREE_BYTES_THAT_MATTER: Final = 10**9
+_STILL_THERE: Final = 2
+"""Intervals of silence after which another machine may go on as a node: the first has ended."""
+_TOLD_S: Final = 300.0
+"""How long `ctl node` tells of another machine that would have been the node."""
 _STALL_S: Final = 5.0
 """A tick that comes so late was not waited for by agents alone: the server itself was away."""
 
@@ -55,6 +60,11 @@ class Live:
     """The order of the last report before that."""
     weighed: Facts | None = None
     """The facts the scheduler was last woken for."""
+    agent_since: float = 0
+    """When the present agent process was heard first, by the monotonic clock."""
+    copy: str | None = None
+    """Another machine that would be this node, told to people."""
+    copy_at: float = 0
 
     @property
     def order(self) -> tuple[float, int]:
@@ -124,15 +134,17 @@ class Inventory:
         if report.identity != record.identity:
             raise Forbidden(f"this credential is node {name}'s, and the report is another's")
         live = self.live(name)
+        self.refuse_copy(name, report.boot_id, report=report, peer=peer)
         address = self._address(name, report, peer, record)
         ports = _port_range(report)
-        if (report.started_at, report.sequence) <= live.order:
-            return self.interval_s  # an older one that arrives late changes nothing
+        if self._is_old(live, report):
+            return self.interval_s
         previous, live.report = live.report, report
         now = self._clock.monotonic()
         came_back = not live.heard or live.status is not NodeStatus.READY
         live.heard_at, live.heard = now, True
         live.facts = self._with_held(name, report.facts, record)
+        self._note_cards(name, record.facts, live.facts)
         changed = self._see_record(record, report, address, ports, live)
         if previous is None or previous.shards != report.shards:
             changed |= self._see_shards(name, report, live)
@@ -148,6 +160,81 @@ class Inventory:
             for call in self.on_change:
                 call()
         return self.interval_s
+
+    def _note_cards(self, name: NodeName, before: Facts | None, after: Facts) -> None:
+        """The history of the cards' health."""
+        known = before.gpus if before is not None else None
+        if known == after.gpus:
+            return
+        for change in changes(known, after.gpus):
+            log.info(change.what, node=name, why=change.why)
+            self._ledger.note(
+                Event(
+                    at=self._clock.time(),
+                    who="agent",
+                    what=change.what,
+                    object=name,
+                    why=change.why,
+                )
+            )
+
+    def refuse_copy(
+        self,
+        name: NodeName,
+        boot_id: str | None,
+        *,
+        report: Report | None = None,
+        peer: str | None = None,
+    ) -> None:
+        """Two machines with one directory, a copied disk: the one that reports is the node."""
+        live = self.live(name)
+        holder = live.report
+        if holder is None:
+            return
+        if not self._is_heard(live):
+            return
+        now = self._clock.monotonic()
+        other = boot_id is not None and holder.boot_id is not None and boot_id != holder.boot_id
+        # On one machine: an earlier agent that still speaks long after a later one has begun.
+        earlier = report is not None and report.started_at < holder.started_at
+        late = now - live.agent_since < _STILL_THERE * self.interval_s
+        if not other and (not earlier or late):
+            return
+        whose = _machine(holder.hostname, self._ledger.nodes[name].address)
+        if report is not None:
+            live.copy = _machine(report.hostname, _plain(peer))
+            live.copy_at = now
+        raise Conflict(
+            f"node {name} is {whose}, which reported {now - live.heard_at:.0f} s ago: "
+            "this is another machine with a copy of its directory",
+            hint="to start anew here: stop the agent, remove its directory (DIR/agent), "
+            "and join with a token of its own: roost ctl token create",
+        )
+
+    def _is_old(self, live: Live, report: Report) -> bool:
+        """An older report that arrives late changes nothing."""
+        if report.started_at < live.order[0] and not self._is_heard(live):
+            # The agent before it has ended, and the machine's clock was set back meanwhile.
+            live.acked_revision, live.acked_at = 0, (0, -1)
+        elif (report.started_at, report.sequence) <= live.order:
+            return True
+        if report.started_at != live.order[0]:
+            live.agent_since = self._clock.monotonic()
+        return False
+
+    def _is_heard(self, live: Live) -> bool:
+        silence = self._clock.monotonic() - live.heard_at
+        return live.heard and silence < _STILL_THERE * self.interval_s
+
+    def told_of_copy(self, name: NodeName) -> str | None:
+        """The other machine that was refused as this node lately."""
+        live = self.live(name)
+        if live.copy is None or self._clock.monotonic() - live.copy_at > _TOLD_S:
+            return None
+        return (
+            f"{live.copy} has a copy of this node's directory, and is refused: "
+            "remove DIR/agent there, and let it join anew"
+        )
 
     def _address(
         self, name: NodeName, report: Report, peer: str | None, record: NodeRecord
@@ -469,6 +556,13 @@ def _was_taken(
 ) -> bool:
     earlier = before.get((shard.placement, shard.rank))
     return earlier is not None and earlier.port_taken and earlier.port == shard.port
+
+
+def _machine(hostname: str | None, address: str | None) -> str:
+    """A machine as people find it."""
+    if hostname is None:
+        return f"the machine at {address}" if address else "another machine"
+    return f"{hostname[:64]} at {address}" if address else hostname[:64]
 
 
 def _plain(peer: str | None) -> str | None:

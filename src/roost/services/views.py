@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
+
 from roost.domain.allocation import replica_name
 from roost.domain.model import Model, ModelName
 from roost.domain.node import NodeName
@@ -52,6 +54,8 @@ class Views:
         live = self._inventory.live(name)
         silence = self._inventory.silence_s(name)
         problems = list(live.report.problems) if live.report is not None else []
+        if (copy := self._inventory.told_of_copy(name)) is not None:
+            problems.append(copy)
         if name in self._inventory.held_back:
             problems.append("silent together with much of the fleet: nothing of it is moved")
         return {
@@ -65,6 +69,13 @@ class Views:
             "joined_at": moment(record.joined_at),
             "problems": problems,
         }
+
+    def whole_node(self, name: NodeName) -> Row:
+        """One node with what only people ask for: cards by address, adapters by port."""
+        told = self.node(name)
+        facts = self._inventory.node(name).facts
+        more = {"gpu_details": facts.gpu_details, "hcas": facts.hcas}
+        return {**told, **msgspec.to_builtins(more)}
 
     def models(self) -> Row:
         """Every model that is wanted."""
