@@ -27,8 +27,10 @@ _ERRORS: Final[dict[int, type[RoostError]]] = {
 class Server:
     """One server, by its URL; connections are kept and few."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, boot_id: str | None = None) -> None:
         self.url = url.rstrip("/")
+        # A copy of this machine's disk must not be taken for it.
+        self._boot = "" if boot_id is None else f"&boot={boot_id}"
         self._http = httpx2.AsyncClient(
             trust_env=False,
             limits=httpx2.Limits(
@@ -56,7 +58,7 @@ class Server:
         self, credential: str, known: Desired | None, *, wait: float
     ) -> Desired | None:
         """The desired state once it differs from `known`; `None`: not within `wait` seconds."""
-        query = f"?wait={wait:g}"
+        query = f"?wait={wait:g}{self._boot}"
         if known is not None:
             query += (
                 f"&revision={known.revision}&incarnation={known.incarnation}&epoch={known.epoch}"
@@ -66,7 +68,9 @@ class Server:
 
     async def orders(self, credential: str, *, wait: float) -> wire.Orders:
         """What is asked of this agent once."""
-        body = await self._ask("GET", f"/agent/v1/orders?wait={wait:g}", credential, wait=wait)
+        body = await self._ask(
+            "GET", f"/agent/v1/orders?wait={wait:g}{self._boot}", credential, wait=wait
+        )
         return _decoded(wire.decode_orders, body) if body else wire.Orders()
 
     async def send_log(self, credential: str, order: str, chunks: AsyncIterator[bytes]) -> None:

@@ -57,6 +57,7 @@ def _routes(server: Server) -> Starlette:
         return Response(wire.encode(answer), media_type=_JSON)
 
     async def desired(request: Request) -> Response:
+        server.inventory.refuse_copy(_node(request), request.query_params.get("boot"))
         found = await server.desired.fetch(
             _node(request),
             revision=whole(request, "revision"),
@@ -69,6 +70,7 @@ def _routes(server: Server) -> Starlette:
         return Response(wire.encode(found), media_type=_JSON)
 
     async def orders(request: Request) -> Response:
+        server.inventory.refuse_copy(_node(request), request.query_params.get("boot"))
         found = await server.logs.orders(_node(request), wait_s=seconds(request, "wait"))
         return Response(wire.encode(found), media_type=_JSON)
 

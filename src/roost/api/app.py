@@ -10,7 +10,7 @@ from roost.api.management import management
 from roost.api.problems import bearer, unauthorized
 from roost.services.server import Server
 
-OPEN: Final = frozenset({"/healthz", "/readyz"})
+OPEN: Final = frozenset({"/healthz", "/readyz", "/metrics"})
 """All that is answered without a credential, but `POST /agent/v1/join`."""
 
 

@@ -2,6 +2,13 @@
 
 from typing import Final
 
+NODE_READY: Final = "roost_node_ready"
+NODE_MEMORY: Final = "roost_node_memory_bytes"
+NODE_STORAGE_FREE: Final = "roost_node_storage_free_bytes"
+NODE_STORAGE_TOTAL: Final = "roost_node_storage_total_bytes"
+FLEET_STORAGE_FREE: Final = "roost_fleet_storage_free_bytes"
+FLEET_STORAGE_TOTAL: Final = "roost_fleet_storage_total_bytes"
+
 GATEWAY_REQUESTS: Final = "roost_gateway_requests_total"
 GATEWAY_TTFT: Final = "roost_gateway_ttft_seconds"
 GATEWAY_QUEUE_DEPTH: Final = "roost_gateway_queue_depth"
