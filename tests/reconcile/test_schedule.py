@@ -260,6 +260,14 @@ def test_a_running_engine_of_the_same_replica_and_profile_is_adopted_not_placed(
     assert not twin.step().actions
 
 
+def test_an_engine_on_a_node_that_is_lost_is_not_adopted() -> None:
+    twin = Twin.of([node("a", 1), node("b", 1)], [model()])
+    twin.orphans["old-m-0"] = orphan("m", "a")  # type: ignore[index]  # a NewType of str
+    twin.lost.add(A)
+    (action,) = twin.step().actions
+    assert isinstance(action, Place)
+
+
 @pytest.mark.parametrize(
     "stranger",
     [

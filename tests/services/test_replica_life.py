@@ -357,6 +357,8 @@ async def test_an_emptied_directory_adopts_what_runs_without_a_restart(fleet: Sm
     assert len(fleet.server.views.orphans()["orphans"]) == 2
     assert {name: agent.engines for name, agent in fleet.agents.items()} == engines
     await fleet.apply(catalog(replicas=2))
+    await fleet.steps()
+    assert len(fleet.routes()) == 2, "routed at once, without another report"
     await fleet.rest()
     assert placements(fleet) == before
     assert not fleet.server.routing.snapshot().adopting

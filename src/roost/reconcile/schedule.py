@@ -313,6 +313,7 @@ class _Board:
                 or not runs_alike(wanted, spec.profile)
                 or not orphan.is_whole
                 or not orphan.usable
+                or not {node for node, _ in orphan.shards.values()} <= self.world.back
             ):
                 continue
             missing[spec.model].remove(spec.index)

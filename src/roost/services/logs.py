@@ -57,7 +57,7 @@ class LogStream:
             self.leave()
             raise Unavailable(
                 f"node {self.node} did not send the log within {_ANSWER_S:.0f} s",
-                hint=f"is its agent running? roost ctl nodes {self.node}",
+                hint=f"is its agent running? roost ctl node {self.node}",
             ) from None
 
     async def rest(self) -> AsyncIterator[bytes]:

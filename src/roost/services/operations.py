@@ -156,7 +156,7 @@ class Operations:
             if silence is not None and self._inventory.status(name) is NodeStatus.READY:
                 raise Conflict(
                     f"node {name} reported {silence:.0f} s ago",
-                    hint=f"stop its agent first, or keep work away: roost ctl nodes cordon {name}",
+                    hint=f"stop its agent first, or keep work away: roost ctl cordon {name}",
                 )
             now = self._clock.time()
             released = self._ledger.on_node(name)
@@ -190,7 +190,7 @@ class Operations:
         async with self._ledger.lock:
             if name in self._ledger.stored.keys:
                 raise Conflict(
-                    f"there is a key {name} already", hint=f"roost ctl keys delete {name}"
+                    f"there is a key {name} already", hint=f"roost ctl keys revoke {name}"
                 )
             event = Event(at=now, who=who, what="key.created", object=name)
             await self._ledger.commit([Put(record=record)], events=[event])

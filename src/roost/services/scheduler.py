@@ -14,7 +14,7 @@ from roost.domain.node import NodeName
 from roost.domain.replica import PlacementId, ReplicaState
 from roost.errors import RoostError, Unavailable
 from roost.placement.decision import Decision, ShardPlacement
-from roost.reconcile.replicas import Replica, Shard, Wish
+from roost.reconcile.replicas import Replica, Shard, Wish, observe
 from roost.reconcile.schedule import (
     Action,
     Adopt,
@@ -233,7 +233,7 @@ class Scheduler:
 
     def _adopt(self, action: Adopt, now: float) -> Replica:
         orphan = action.orphan
-        return Replica(
+        adopted = Replica(
             placement=orphan.placement,
             name=orphan.spec.replica,
             model=action.model,
@@ -258,6 +258,12 @@ class Scheduler:
                 for rank, (node, spec) in sorted(orphan.shards.items())
             ),
         )
+        # It may serve already: what was reported of it as an orphan is what is known of it.
+        seen = {
+            shard.rank: self._inventory.live(shard.node).shards.get((adopted.placement, shard.rank))
+            for shard in adopted.shards
+        }
+        return observe(adopted, seen, now=now)
 
     def _move_ports(self, ports: "_Ports", busy: set[PlacementId | None]) -> Iterator[Replica]:
         """Another port for each engine whose port somebody else has: no crash, a new address."""
@@ -337,5 +343,5 @@ class _Ports:
                 return port
         raise Unavailable(
             f"node {node} has no free port left from {first} to {last}",
-            hint="widen the range: roost agent --ports FIRST-LAST",
+            hint="widen the range: roost agent --port-range FIRST-LAST",
         )
