@@ -209,7 +209,7 @@ def facts(
     asked = _on_machine(asked, sources, fabrics)
     more_dirs = tuple(path.absolute() for path in model_dirs)
     asked = replace(asked, model_directories=(*asked.model_directories, *more_dirs))
-    found, problems = read(asked, Reader(asked.gpus, library=stand_in(os.environ)))
+    found, problems = read(asked, Reader(asked.gpus, library=stand_in(os.environ), within_s=60))
     if output == "json":
         from roost.formats.fleet import node_to_json
 

@@ -3,15 +3,20 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from roost.agent.facts import health, topology
 from roost.agent.facts.card import Card, Evidence, Instance, whole
 from roost.agent.facts.gpu_class import UNKNOWN, gpu_class, mig_class
 from roost.agent.facts.gpu_sources import Source, Sources
+from roost.agent.facts.patient import Patient
 from roost.agent.facts.processes import Ours, Proc, foreign
 from roost.agent.facts.remembered import Memory, with_missing
 from roost.domain.gpu import Gpu, GpuDetail, GpuUuid
+
+WITHIN_S: Final = 3.0
+FORGET_S: Final = 60.0
+"""A driver that is silent for so long is not taken at its last word any more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,14 +43,25 @@ class Reader:
         *,
         library: Callable[[], Any] | None = None,
         memory: Memory | None = None,
+        within_s: float = WITHIN_S,
     ) -> None:
         self._sources = sources
-        self._source = Source(sources, library=library)
+        self._driver = Patient(
+            Source(sources, library=library).read, within_s=within_s, forget_s=FORGET_S
+        )
         self._memory = memory
 
     def read(self, ours: Ours) -> Found:
         """All cards now; `ours` are the engines whose processes don't count as foreign."""
-        said, matrix, problems = self._source.read()
+        answer = self._driver.look()
+        late = []
+        if answer.silent_s is not None:
+            # A driver that hangs takes its cards with it, after a while.
+            late.append(f"the GPU driver has not answered for {answer.silent_s:.0f} s")
+        if answer.said is None:
+            return Found(gpus=None, problems=tuple(f"GPUs are not known: {why}" for why in late))
+        said, matrix, heard = answer.said
+        problems = [*heard, *late]
         if any(cards.cards is None for cards in said):
             return Found(gpus=None, problems=tuple(problems))
         judge = _Judge(self._sources, ours)
