@@ -76,7 +76,7 @@ class Agent:
     def __init__(self, options: Options) -> None:
         self._options = options
         self._directory = Directory(options.directory)
-        self._server = Server(options.server)
+        self._server = Server(options.server, boot_id=procfs.boot_id())
         self._random = random.Random()  # noqa: S311 - spreads retries, hides nothing
         # Wall time that never jumps: what it says at the start, and from there the monotonic clock.
         self._clock_offset = time.time() - time.monotonic()
