@@ -67,6 +67,13 @@ PLANTS = [
         "decide.py",
         "memory_bytes=profile.min_memory_bytes,",
         "memory_bytes=None,",
+        "test_nothing_is_placed_where",
+    ),
+    Plant(
+        "a replica that holds is placed once more",
+        "plan.py",
+        "found = held.get((model, number), []) + ",
+        "found = ",
         "test_a_plan_carried_out",
     ),
     Plant(

@@ -146,7 +146,7 @@ def test_placed_gpus_are_free_and_of_the_class_and_as_many_as_asked(
 @proven
 @given(strategies.worlds)
 def test_a_plan_carried_out_is_kept_and_released_it_is_made_again(world: strategies.World) -> None:
-    """Property 1. Catches: the memory of a replica that was placed not held by it."""
+    """Property 1. Catches: a replica that holds already placed once more."""
     first = plan(world.catalog, world.fleet)
     placed = [decision for decision in first if decision.outcome is Outcome.PLACED]
     holds = tuple(hold for decision in placed for hold in held_by(world, decision))
@@ -182,7 +182,7 @@ def test_a_multi_node_replica_is_on_one_fabric_with_its_adapters(world: strategi
 @proven
 @given(strategies.worlds)
 def test_nothing_is_placed_where_it_may_not_or_cannot_run(world: strategies.World) -> None:
-    """Property 3. Catches: the room on several local filesystems added up."""
+    """Property 3. Catches: the room on several local filesystems added up, no memory held by what was placed."""
     for seen, decision, profile in replayed(world, plan(world.catalog, world.fleet)):
         for shard in decision.shards:
             node = node_of(seen, shard.node)
@@ -243,7 +243,7 @@ def as_bytes(decisions: Sequence[Decision]) -> bytes:
 def test_the_order_of_nodes_and_allocations_changes_no_byte(
     world: strategies.World, random: Random
 ) -> None:
-    """Property 6. Catches: no name at the end of the rank, so that the first listed wins a tie."""
+    """Property 6. Catches: the first listed wins a tie, disk claims charged as they are listed."""
     nodes = []
     for node in world.fleet.nodes:
         gpus = node.facts.gpus
@@ -264,7 +264,7 @@ def test_the_order_of_nodes_and_allocations_changes_no_byte(
 def test_a_node_more_or_a_card_healed_never_turns_a_yes_into_a_no(
     catalog: Catalog, fleet: Fleet, data: st.DataObject
 ) -> None:
-    """Property 7. Catches: the fabric with the fewest eligible nodes taken though it has too few."""
+    """Property 7. Catches: a fabric that must have exactly as many nodes as asked."""
     (before,) = plan(catalog, fleet)
     new = data.draw(strategies.nodes("new"))
     (with_one_more,) = plan(catalog, replace(fleet, nodes=(*fleet.nodes, new)))
@@ -288,7 +288,7 @@ def test_a_node_more_or_a_card_healed_never_turns_a_yes_into_a_no(
 def test_an_untouched_node_is_opened_only_if_no_used_one_does_as_well(
     world: strategies.World,
 ) -> None:
-    """Property 8. Catches: the emptiest node first, as for CPU replicas."""
+    """Property 8. Catches: an untouched node opened first."""
     for seen, decision, profile in replayed(world, plan(world.catalog, world.fleet)):
         if profile.nodes > 1 or not profile.gpus_per_node:
             continue
@@ -324,7 +324,7 @@ def test_a_group_is_in_one_known_nvlink_domain_if_its_node_has_one(
 def test_a_lower_profile_is_used_only_when_every_higher_one_is_refused(
     world: strategies.World,
 ) -> None:
-    """Property 10. Catches: profiles tried in ascending priority, or in the order of the file."""
+    """Property 10. Catches: profiles tried in ascending priority."""
     models = {model.name: model for model in world.catalog.models}
     for decision in plan(world.catalog, world.fleet):
         if decision.outcome is Outcome.KEPT:

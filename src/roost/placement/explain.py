@@ -68,7 +68,8 @@ def _explain(same: Sequence[Decision], *, all_nodes: bool) -> Iterator[str]:
         yield f"  {first.why}"
     remedies = [remedy.message for remedy in first.would_fit_if]
     if remedies:
-        yield f"  it would fit with one of: {'; '.join(remedies)}"
+        yield "  it would fit with one of:"
+        yield from (f"    {remedy}" for remedy in remedies)
     for tried in first.tried:
         yield from _tried(tried, all_nodes=all_nodes)
 
