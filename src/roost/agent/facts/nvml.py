@@ -1,7 +1,6 @@
 """The cards as NVIDIA's management library (NVML) describes them; any call may be unsupported."""
 
 import ctypes
-import importlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, Final
@@ -46,7 +45,9 @@ class Failed(Exception):
 
 def load() -> Any:
     """NVIDIA's own binding, loaded when it is first needed."""
-    return importlib.import_module("pynvml")
+    import pynvml
+
+    return pynvml
 
 
 class Session:
