@@ -6,13 +6,14 @@ from typing import Any
 from roost.gateway.client import ClientConnection
 
 
-class _Transport(asyncio.Transport):
+class Transport(asyncio.Transport):
     """Keeps what is written."""
 
     def __init__(self) -> None:
         super().__init__()
         self.written = b""
         self.closed = False
+        self.paused = False
 
     def write(self, data: Any) -> None:
         self.written += data
@@ -36,17 +37,17 @@ class _Transport(asyncio.Transport):
         self.closed = True
 
     def pause_reading(self) -> None:
-        pass
+        self.paused = True
 
     def resume_reading(self) -> None:
-        pass
+        self.paused = False
 
 
 class Fed:
     """One connection that is fed."""
 
     def __init__(self, gateway: Any) -> None:
-        self.transport = _Transport()
+        self.transport = Transport()
         self.protocol = ClientConnection(gateway.context, set())
         self.protocol.connection_made(self.transport)
 

@@ -71,6 +71,19 @@ async def test_more_than_is_held_of_pipelined_requests_waits_in_the_socket(tmp_p
 
 
 @in_loop
+async def test_what_is_held_behind_a_request_is_bounded(tmp_path: Path) -> None:
+    async with engine(silent) as one, gateway(tmp_path, qwen(one)) as it:
+        async with await connect(it) as client:
+            await client.send(request(chat()))
+            await until(lambda: len(one.received) == 1)
+            client.writer.write(b"x" * 20_000_000)
+            (connection,) = it.clients
+            await until(lambda: len(connection._buffer) > it.context.limits.pipelined_bytes)
+            await asyncio.sleep(0.3)
+            assert len(connection._buffer) < 2_000_000
+
+
+@in_loop
 async def test_a_client_that_pipelines_and_leaves_is_noticed(tmp_path: Path) -> None:
     async with engine(silent) as one, gateway(tmp_path, qwen(one)) as it:
         client = await connect(it)

@@ -69,7 +69,10 @@ async def test_one_runs_one_waits_and_the_others_are_refused_at_once(tmp_path: P
 @in_loop
 async def test_who_came_first_is_served_first(tmp_path: Path) -> None:
     gate = Gate()
-    async with engine(gate) as one, gateway(tmp_path, qwen(one, slots=1)) as it:
+    async with (
+        engine(gate) as one,
+        gateway(tmp_path, qwen(one, slots=1), limits=Limits(sweep_s=3600, drain_s=0.2)) as it,
+    ):
         waiting = []
         for number in range(6):
             body = chat(messages=[{"content": str(number)}])

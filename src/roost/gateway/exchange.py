@@ -291,12 +291,7 @@ class Exchange:
             reused = connection.reused
             outcome = await self._await_answer(connection, endpoint, body, relay)
             now = self._context.loop.time()
-            if (
-                outcome is Outcome.NO_BYTE
-                and reused
-                and not fresh
-                and now - connection.started_at < _STALE_S
-            ):
+            if outcome is Outcome.NO_BYTE and reused and now - connection.started_at < _STALE_S:
                 # It was closing as the request was written.
                 fresh = True
                 relay.cause = None
