@@ -144,6 +144,8 @@ def test_a_node_is_told_whole(api: FakeApi, run: Run) -> None:
         "last report  3s ago",
         "agent        0.1.0",
         "address      10.0.0.1",
+        "host name    -",
+        "joined       -",
         "labels       pool=code ram=32g",
         "engines      llama.cpp, vllm",
         "memory       40.9/64.9 GB free",

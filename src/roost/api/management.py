@@ -132,9 +132,10 @@ def _nodes(app: FastAPI, server: Server) -> None:
         return _json(server.views.node(NodeName(name)))
 
     @app.post("/api/v1/nodes/{name}/uncordon", response_model=NodeRow)
-    async def uncordon(name: str) -> Response:
-        """New things go there again."""
-        await server.operations.uncordon(NodeName(name), who=_WHO)
+    async def uncordon(name: str, asked: Annotated[Cordoned | None, Body()] = None) -> Response:
+        """New things go there again; the reason is kept with the event."""
+        reason = asked.reason if asked else None
+        await server.operations.uncordon(NodeName(name), reason=reason, who=_WHO)
         return _json(server.views.node(NodeName(name)))
 
     @app.delete("/api/v1/nodes/{name}", status_code=204)

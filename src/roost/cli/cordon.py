@@ -45,15 +45,17 @@ def drain(run: Session, node: str, *, reason: str | None) -> None:
 
 @click.command("uncordon")
 @click.argument("node")
+@click.option("--reason", metavar="TEXT", help="Kept with the event.")
 @session
-def uncordon(run: Session, node: str) -> None:
+def uncordon(run: Session, node: str, *, reason: str | None) -> None:
     r"""Place on a node again.
 
     \b
     Example:
       roost ctl uncordon gpu-a
     """
-    answer = run.client.post(f"/api/v1/nodes/{part(node)}/uncordon")
+    told = None if reason is None else {"reason": reason}
+    answer = run.client.post(f"/api/v1/nodes/{part(node)}/uncordon", told)
     if run.as_json:
         run.json(answer)
         return

@@ -50,6 +50,8 @@ def _facts(told: dict[str, Any], held: Sequence[room.Json]) -> Iterator[tuple[st
     yield "last report", f"{age} ago" if age else None
     yield "agent", told.get("agent_version")
     yield "address", told.get("address")
+    yield "host name", told.get("hostname")
+    yield "joined", told.get("joined_at")
     yield (
         "labels",
         " ".join(f"{key}={value}" for key, value in sorted((told.get("labels") or {}).items())),
@@ -135,7 +137,7 @@ def _tables(told: dict[str, Any], held: Sequence[room.Json]) -> None:
             [
                 (
                     store.get("filesystem"),
-                    "shared" if store.get("shared") else "local",
+                    _kind(store),
                     _gigabytes(store.get("free_bytes")),
                     _gigabytes(store.get("total_bytes")),
                     " ".join(store.get("mounts") or ()),
@@ -159,6 +161,16 @@ def _tables(told: dict[str, Any], held: Sequence[room.Json]) -> None:
                 for hold in held
             ],
         )
+
+
+def _kind(store: room.Json) -> str:
+    """`local` or `shared`; and whether it can be written to, and answers."""
+    said = ["shared" if store.get("shared") else "local"]
+    if store.get("read_only"):
+        said.append("read-only")
+    if store.get("stale_since") is not None:
+        said.append("not-answering")
+    return ",".join(said)
 
 
 def _gigabytes(size: int | None) -> str | None:

@@ -5,19 +5,22 @@ import click
 from roost.cli import room
 from roost.cli.client import part
 from roost.cli.cordon import cordon, drain, uncordon
-from roost.cli.output import say, say_table, span
-from roost.cli.session import Session, session
+from roost.cli.output import note, say, say_table, span
+from roost.cli.session import Session, session, wide_session
 
 COLUMNS = ("NAME", "STATUS", "MEM", "DISK", "GPUS", "AGE", "VERSION")
+WIDE = ("SHARED", "ADDRESS")
 
 
 @click.group("nodes", invoke_without_command=True)
-@session
+@wide_session
 def nodes(run: Session) -> None:
     r"""The fleet: what each node has left of what it has.
 
     MEM and DISK are free/total in GB: memory that no replica claims, and the local filesystem with
     most room. GPUS is class:free/total. AGE is the last report's. `-` was not reported.
+    With -o wide: SHARED, free/total of what other nodes may mount as well, and what the fleet has
+    in all, where a file server counts once.
 
     \b
     Examples:
@@ -37,7 +40,7 @@ def nodes(run: Session) -> None:
     for node in answer["nodes"]:
         held = room.held_on(node["name"], answer.get("allocations") or ())
         rows.append(
-            (
+            [
                 node["name"],
                 room.status(node),
                 room.memory(node, held),
@@ -45,9 +48,12 @@ def nodes(run: Session) -> None:
                 room.gpus(node, held),
                 span(node.get("last_report_age_s")),
                 node.get("agent_version"),
-            )
+                *([room.shared(node), node.get("address")] if run.wide else []),
+            ]
         )
-    say_table(COLUMNS, rows)
+    say_table((*COLUMNS, *WIDE) if run.wide else COLUMNS, rows)
+    if run.wide:
+        note(room.fleet_disks(answer["nodes"]))
 
 
 @nodes.command("delete")

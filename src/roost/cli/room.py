@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from roost.domain.node import Filesystem
+from roost.domain.storage import Room, room_in_fleet, room_on_node
 from roost.domain.units import has_gb
 
 Json = Mapping[str, Any]
@@ -39,6 +41,39 @@ def disk(node: Json, held: Sequence[Json]) -> str | None:
     best = rooms.index(max(rooms))
     total = local[best].get("total_bytes")
     return f"{has_gb(rooms[best])}/{'-' if total is None else has_gb(total)}"
+
+
+def shared(node: Json) -> str | None:
+    """`free/total` in GB of all that other nodes may mount as well."""
+    return _both(room_on_node(_filesystems(node), shared=True))
+
+
+def fleet_disks(nodes: Iterable[Json]) -> str:
+    """What all nodes have on disks of their own and on file servers, each server once."""
+    told = [_filesystems(node) for node in nodes]
+    local, servers = (_both(room_in_fleet(told, shared=shared)) for shared in (False, True))
+    return f"in all, free/total GB: local {local or '-'}, shared {servers or '-'}"
+
+
+def _both(room: Room) -> str | None:
+    if room.free_bytes is None and room.total_bytes is None:
+        return None
+    told = (room.free_bytes, room.total_bytes)
+    return "/".join("-" if size is None else has_gb(size) for size in told)
+
+
+def _filesystems(node: Json) -> tuple[Filesystem, ...]:
+    return tuple(
+        Filesystem(
+            filesystem=str(store.get("filesystem")),
+            shared=bool(store.get("shared")),
+            free_bytes=store.get("free_bytes"),
+            total_bytes=store.get("total_bytes"),
+            read_only=store.get("read_only"),
+            stale_since=store.get("stale_since"),
+        )
+        for store in node.get("storage") or ()
+    )
 
 
 def gpus(node: Json, held: Sequence[Json]) -> str | None:

@@ -1,7 +1,7 @@
 """What every `ctl` command has: `-o`, `--dir`, a client, and errors that programs can read."""
 
 from collections.abc import Callable
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,9 @@ from roost.errors import RoostError
 class Session:
     """One command's run."""
 
-    def __init__(self, *, as_json: bool, directory: Path | None) -> None:
-        self.as_json = as_json
+    def __init__(self, *, output: str, directory: Path | None) -> None:
+        self.as_json = output == "json"
+        self.wide = output == "wide"
         self._directory = directory
         self._client: Client | None = None
         self._answered = False
@@ -39,13 +40,15 @@ class Session:
             say_json(error_to_json(error))
 
 
-def session(function: Callable[..., int | None]) -> Callable[..., int | None]:
+def session(
+    function: Callable[..., int | None], *, outputs: tuple[str, ...] = ("table", "json")
+) -> Callable[..., int | None]:
     """Give a command its `Session` first; it returns its exit status, or `None` for 0."""
 
     @click.option(
         "-o",
         "--output",
-        type=click.Choice(["table", "json"]),
+        type=click.Choice(outputs),
         default="table",
         show_default=True,
         help="For people, or for programs.",
@@ -62,7 +65,7 @@ def session(function: Callable[..., int | None]) -> Callable[..., int | None]:
         ctx: click.Context, /, *, output: str, directory: str | None, **given: Any
     ) -> int | None:
         found = directory or ctx.find_object(str)
-        own = Session(as_json=output == "json", directory=Path(found) if found else None)
+        own = Session(output=output, directory=Path(found) if found else None)
         try:
             return function(own, **given)
         except RoostError as error:
@@ -70,3 +73,7 @@ def session(function: Callable[..., int | None]) -> Callable[..., int | None]:
             raise
 
     return run
+
+
+wide_session = partial(session, outputs=("table", "wide", "json"))
+"""The same for a command whose table has columns more to show."""

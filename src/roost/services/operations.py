@@ -140,11 +140,17 @@ class Operations:
             )
             await self._ledger.commit([Put(record=cordoned)], events=[event])
 
-    async def uncordon(self, name: NodeName, *, who: str) -> None:
+    async def uncordon(self, name: NodeName, *, who: str, reason: str | None = None) -> None:
         """New things go there again."""
         async with self._ledger.lock:
             record = self.node(name)
-            event = Event(at=self._clock.time(), who=who, what="node.uncordoned", object=name)
+            event = Event(
+                at=self._clock.time(),
+                who=who,
+                what="node.uncordoned",
+                object=name,
+                why=reason or "",
+            )
             free = replace(record, cordoned=False, cordon_reason=None, draining=False)
             await self._ledger.commit([Put(record=free)], events=[event])
 
