@@ -161,6 +161,18 @@ def test_a_deleted_model_is_stopped_on_a_lost_node_too_once_it_returns() -> None
     assert not twin.replicas
 
 
+def test_scaling_down_also_gives_up_the_copy_that_is_lost() -> None:
+    twin = Twin.of([node("a", 1), node("b", 1)], [model(replicas=2)])
+    twin.settle()
+    lost = twin.running()[0]
+    twin.lost.add(lost.nodes[0])
+    twin.settle()
+    assert twin.replicas[lost.placement].wish is Wish.LOST
+    twin.want(model(replicas=1))
+    twin.settle()
+    assert twin.replicas[lost.placement].wish is Wish.STOP
+
+
 def test_a_changed_profile_is_replaced_beside_the_old_one_where_there_is_room() -> None:
     twin = Twin.of([node("a", 2)], [model()])
     twin.settle()
