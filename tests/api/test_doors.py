@@ -69,7 +69,6 @@ def test_no_route_answers_without_a_credential(server: Live, path: str) -> None:
         "/redoc",
         "/openapi.json",
         "/api/openapi.json",
-        "/metrics",
         "/agent/v1/join/",
         "/agent/v1//join",
         "/agent/../api/v1/nodes",
