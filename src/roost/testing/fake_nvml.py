@@ -299,8 +299,8 @@ _ANSWERS: Final[Mapping[str, Callable[..., Any]]] = {
         SimpleNamespace(nvmlReturn=NOT_SUPPORTED) for _ in fields
     ],
     "nvmlDeviceGetGpuFabricInfoV": _fabric,
-    "nvmlDeviceGetComputeRunningProcesses": lambda h: _running(h, graphics=False),
-    "nvmlDeviceGetGraphicsRunningProcesses": lambda h: _running(h, graphics=True),
+    "nvmlDeviceGetComputeRunningProcesses_v3": lambda h: _running(h, graphics=False),
+    "nvmlDeviceGetGraphicsRunningProcesses_v3": lambda h: _running(h, graphics=True),
     "nvmlDeviceGetMigMode": lambda h: [int(h.mig is not None)] * 2,
     "nvmlDeviceGetMaxMigDeviceCount": lambda _h: 7,
     "nvmlDeviceGetMigDeviceHandleByIndex": _instance,

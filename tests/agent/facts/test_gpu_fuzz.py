@@ -264,7 +264,7 @@ cards = st.builds(
         st.sampled_from(
             ["nvmlDeviceGetHandleByIndex", "nvmlDeviceGetName", "nvmlDeviceGetUUID",
              "nvmlDeviceGetMemoryInfo", "nvmlDeviceGetPciInfo", "nvmlDeviceGetNvLinkState",
-             "nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetMigMode"]
+             "nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetMigMode"]
         ),
         codes,
         max_size=3,

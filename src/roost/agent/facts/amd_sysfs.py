@@ -8,11 +8,11 @@ from typing import Final
 
 from roost.agent.facts.amd import uuid
 from roost.agent.facts.card import MOST_CARDS, Card, Cards, Evidence, Process, whole
+from roost.agent.facts.small_files import entries, said, word
 
 _NAMES: Final = ("usr/share/libdrm/amdgpu.ids", "opt/amdgpu/share/libdrm/amdgpu.ids")
 _XGMI: Final = 11
 """`CRAT_IOLINK_TYPE_XGMI`: AMD's NVLink."""
-_MOST_TEXT: Final = 4096
 _MOST_NAMES: Final = 1_000_000
 _MOST_PROCESSES: Final = 10_000
 
@@ -36,16 +36,16 @@ def read(root: Path) -> Cards:
     cards = []
     for index, node in enumerate(nodes[:MOST_CARDS]):
         device = root / "sys/bus/pci/devices" / node.address
-        pci = (_word(device / "device"), _word(device / "revision"))
+        pci = (word(device / "device"), word(device / "revision"))
         links = node.xgmi
         cards.append(
             Card(
                 index=index,
-                product=_text(device / "product_name") or names.get(pci),
-                uuid=uuid(_word(device / "unique_id")),
+                product=said(device / "product_name") or names.get(pci),
+                uuid=uuid(word(device / "unique_id")),
                 pci_address=node.address,
                 pci_id=f"1002:{pci[0]}" if pci[0] else None,
-                memory_bytes=whole(_text(device / "mem_info_vram_total")) or None,
+                memory_bytes=whole(said(device / "mem_info_vram_total")) or None,
                 evidence=_evidence(device),
                 processes=_processes(root / "sys/class/kfd/kfd/proc", node.gpu_id),
                 nvlinks=None
@@ -53,7 +53,7 @@ def read(root: Path) -> Cards:
                 else frozenset(addresses[peer] for peer in links if peer in addresses),
             )
         )
-    return Cards(cards=tuple(cards), driver=_text(root / "sys/module/amdgpu/version"))
+    return Cards(cards=tuple(cards), driver=said(root / "sys/module/amdgpu/version"))
 
 
 def parse_properties(text: str) -> dict[str, int]:
@@ -84,27 +84,25 @@ def parse_names(text: str) -> dict[tuple[str, str], str]:
 
 
 def _nodes(place: Path) -> Iterator[_Node]:
-    numbers = sorted(n for entry in _entries(place) if (n := whole(entry.name)) is not None)
+    numbers = sorted(n for entry in entries(place) if (n := whole(entry.name)) is not None)
     for number in numbers:
         node = place / str(number)
-        gpu_id = whole(_text(node / "gpu_id"))
+        gpu_id = whole(said(node / "gpu_id"))
         if not gpu_id:  # 0: a processor
             continue
-        said = parse_properties(_text(node / "properties") or "")
-        location = said.get("location_id")
-        if location is None or said.get("vendor_id", 0x1002) != 0x1002:
+        known = parse_properties(said(node / "properties") or "")
+        location = known.get("location_id")
+        if location is None or known.get("vendor_id", 0x1002) != 0x1002:
             continue
         address = (
-            f"{said.get('domain', 0):04x}:{location >> 8 & 0xFF:02x}:"
+            f"{known.get('domain', 0):04x}:{location >> 8 & 0xFF:02x}:"
             f"{location >> 3 & 0x1F:02x}.{location & 7}"
         )
         yield _Node(number=number, gpu_id=gpu_id, address=address, xgmi=_links(node / "io_links"))
 
 
 def _links(place: Path) -> frozenset[int] | None:
-    found = [
-        parse_properties(_text(entry / "properties") or "") for entry in sorted(_entries(place))
-    ]
+    found = [parse_properties(said(entry / "properties") or "") for entry in sorted(entries(place))]
     if not any(found):
         return None
     return frozenset(
@@ -114,13 +112,13 @@ def _links(place: Path) -> frozenset[int] | None:
 
 def _evidence(device: Path) -> Evidence:
     counts = [
-        parse_errors(_text(entry) or "")
-        for entry in sorted(_entries(device / "ras"))
+        parse_errors(said(entry) or "")
+        for entry in sorted(entries(device / "ras"))
         if entry.name.endswith("_err_count")
     ]
     known = [count for count in counts if count is not None]
     return Evidence(
-        answers=whole(_text(device / "mem_info_vram_used")) is not None,
+        answers=whole(said(device / "mem_info_vram_used")) is not None,
         uncorrectable_ecc=sum(known) if known else None,
     )
 
@@ -129,37 +127,17 @@ def _processes(place: Path, gpu_id: int) -> tuple[Process, ...] | None:
     if not place.is_dir():
         return None
     found = []
-    for entry in list(_entries(place))[:_MOST_PROCESSES]:
+    for entry in list(entries(place))[:_MOST_PROCESSES]:
         pid = whole(entry.name)
         # A process that opened the driver has this file for each card; what it holds tells.
-        if pid and whole(_text(entry / f"vram_{gpu_id}")):
+        if pid and whole(said(entry / f"vram_{gpu_id}")):
             found.append(Process(pid=pid))
     return tuple(sorted(found, key=lambda one: one.pid or 0))
 
 
 def _product_names(root: Path) -> Mapping[tuple[str | None, str | None], str]:
     for name in _NAMES:
-        text = _text(root / name, most=_MOST_NAMES)
+        text = said(root / name, most=_MOST_NAMES)
         if text:
             return {(*key,): what for key, what in parse_names(text).items()}
     return {}
-
-
-def _word(place: Path) -> str | None:
-    """`0x744c`: `744c`."""
-    return (_text(place) or "").lower().removeprefix("0x") or None
-
-
-def _text(place: Path, *, most: int = _MOST_TEXT) -> str | None:
-    try:
-        with place.open("rb") as file:
-            return file.read(most).decode("utf-8", "replace").strip() or None
-    except OSError:
-        return None
-
-
-def _entries(place: Path) -> Iterator[Path]:
-    try:
-        yield from place.iterdir()
-    except OSError:
-        return

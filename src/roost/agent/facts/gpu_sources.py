@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from roost.agent.facts import amd, amd_sysfs, nvidia_xml, nvml, topology
 from roost.agent.facts.card import Cards
+from roost.agent.facts.small_files import entries, word
 
 _NVIDIA: Final = "10de"
 _SIGNS: Final = ("proc/driver/nvidia", "sys/module/nvidia", "dev/nvidiactl", "dev/dxg")
@@ -106,18 +107,7 @@ def _unknown(why: str) -> Cards:
 
 def _on_pci(root: Path) -> bool:
     """Whether a display or 3D controller of NVIDIA's is on the bus, driver or not."""
-    try:
-        devices = list((root / "sys/bus/pci/devices").iterdir())
-    except OSError:
-        return False
     return any(
-        _word(device / "vendor") == _NVIDIA and (_word(device / "class") or "").startswith("03")
-        for device in devices
+        word(device / "vendor") == _NVIDIA and (word(device / "class") or "").startswith("03")
+        for device in entries(root / "sys/bus/pci/devices")
     )
-
-
-def _word(place: Path) -> str | None:
-    try:
-        return place.read_text(errors="replace").strip().lower().removeprefix("0x") or None
-    except OSError:
-        return None

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Final
 
 from roost.agent.facts import health, topology
@@ -12,6 +11,7 @@ from roost.agent.facts.gpu_sources import Source, Sources
 from roost.agent.facts.patient import Patient
 from roost.agent.facts.processes import Ours, Proc, foreign
 from roost.agent.facts.remembered import Memory, with_missing
+from roost.agent.facts.small_files import word
 from roost.domain.gpu import Gpu, GpuDetail, GpuUuid
 
 WITHIN_S: Final = 3.0
@@ -180,9 +180,9 @@ class _Judge:
         if card.pci_address is None:
             return None
         device = self._root / "sys/bus/pci/devices" / card.pci_address
-        if card.pci_id is not None and _word(device / "device") != card.pci_id.partition(":")[2]:
+        if card.pci_id is not None and word(device / "device") != card.pci_id.partition(":")[2]:
             return None
-        return whole(_word(device / "numa_node"))
+        return whole(word(device / "numa_node"))
 
 
 def _of_card(card: Card) -> tuple[bool | None, str | None]:
@@ -220,10 +220,3 @@ def _instance_uuid(card: Card, instance: Instance) -> str | None:
     if card.uuid is None or instance.gpu_instance is None or instance.compute_instance is None:
         return None
     return f"MIG-{card.uuid}/{instance.gpu_instance}/{instance.compute_instance}"
-
-
-def _word(place: Path) -> str | None:
-    try:
-        return place.read_text(errors="replace").strip().lower().removeprefix("0x") or None
-    except OSError:
-        return None

@@ -2,16 +2,17 @@
 
 import fnmatch
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from roost.agent.facts.card import pci_address, whole
+from roost.agent.facts.small_files import entries, said
 from roost.domain.fabric import FabricAttachment, FabricName, Hca, HcaName, HcaPort
 
 MOST_HCAS: Final = 256
 MOST_PORTS: Final = 64
-_MOST_TEXT: Final = 4096
+_MOST_SHOWN: Final = 200
 _INFINIBAND: Final = "InfiniBand"
 _ACTIVE: Final = "ACTIVE"
 _DEFAULT_PREFIX: Final = 0xFE80_0000_0000_0000
@@ -107,7 +108,7 @@ def parse_rate(text: str | None) -> float | None:
 def _hca(place: Path) -> Hca:
     numbers = sorted(
         number
-        for entry in _entries(place / "ports")
+        for entry in entries(place / "ports")
         if (number := whole(entry.name)) is not None and number > 0
     )
     try:
@@ -117,43 +118,27 @@ def _hca(place: Path) -> Hca:
     return Hca(
         name=HcaName(place.name),
         ports=tuple(_port(place / "ports" / str(n), n) for n in numbers[:MOST_PORTS]),
-        kind=_said(place / "hca_type"),
-        firmware=_said(place / "fw_ver"),
-        node_guid=_said(place / "node_guid"),
+        kind=said(place / "hca_type", most=_MOST_SHOWN),
+        firmware=said(place / "fw_ver", most=_MOST_SHOWN),
+        node_guid=said(place / "node_guid", most=_MOST_SHOWN),
         pci_address=address,
-        numa_node=whole(_said(place / "device/numa_node")),
+        numa_node=whole(said(place / "device/numa_node")),
     )
 
 
 def _port(place: Path, number: int) -> HcaPort:
-    link_layer = _said(place / "link_layer")
+    link_layer = said(place / "link_layer", most=_MOST_SHOWN)
     return HcaPort(
         number=number,
-        active=parse_state(_said(place / "state")) == _ACTIVE,
-        state=parse_state(_said(place / "state")),
-        physical_state=parse_state(_said(place / "phys_state")),
-        rate_gbps=parse_rate(_said(place / "rate")),
+        active=parse_state(said(place / "state")) == _ACTIVE,
+        state=parse_state(said(place / "state")),
+        physical_state=parse_state(said(place / "phys_state")),
+        rate_gbps=parse_rate(said(place / "rate")),
         link_layer=link_layer,
-        subnet_prefix=parse_gid_prefix(_said(place / "gids/0"))
+        subnet_prefix=parse_gid_prefix(said(place / "gids/0"))
         if link_layer == _INFINIBAND
         else None,
     )
-
-
-def _said(place: Path) -> str | None:
-    try:
-        with place.open("rb") as file:
-            text = file.read(_MOST_TEXT).decode("utf-8", "replace").strip()
-    except OSError:
-        return None
-    return text[:200] or None
-
-
-def _entries(place: Path) -> Iterator[Path]:
-    try:
-        yield from place.iterdir()
-    except OSError:
-        return
 
 
 def _named(hca: str, named: Mapping[str, Sequence[str]]) -> str | None:

@@ -19,6 +19,7 @@ from roost.agent.facts.card import (
 NO_LIBRARY: Final = 12
 NO_DRIVER: Final = 9
 _NOT_SUPPORTED: Final = 3
+_FUNCTION_NOT_FOUND: Final = 13
 _GPU_IS_LOST: Final = 15
 _RESET_REQUIRED: Final = 16
 _MOST_LINKS: Final = 36
@@ -102,14 +103,18 @@ class _Asker:
 
     def __init__(self, library: Any) -> None:
         self.library = library
+        # Of a function that is newer than the driver, the binding says it in another way.
+        self._mismatch = getattr(library, "NVMLLibraryMismatchError", ())
         self.lost: str | None = None
         self.failure: str | None = None
         self.code: int | None = None
         """Of the last call that failed."""
 
     def __call__(self, name: str, *arguments: Any) -> Any:
+        self.code = None
         call = getattr(self.library, name, None)
         if call is None:
+            self.code = _FUNCTION_NOT_FOUND
             return None
         try:
             return call(*arguments)
@@ -120,6 +125,8 @@ class _Asker:
             elif self.code == _RESET_REQUIRED:
                 self.lost = self.lost or "it requires a reset"
             self.failure = str(cause)
+        except self._mismatch as cause:
+            self.code, self.failure = _FUNCTION_NOT_FOUND, str(cause)
         except (AttributeError, TypeError, ValueError, OSError, ctypes.ArgumentError) as cause:
             # An older library without the function, or text of it that isn't text.
             self.failure = str(cause)
@@ -293,14 +300,23 @@ def _instances(ask: _Asker, handle: Any) -> Iterator[Instance]:
 
 
 def _processes(ask: _Asker, handle: Any) -> tuple[Process, ...] | None:
-    computing = ask("nvmlDeviceGetComputeRunningProcesses", handle)
+    computing = _running(ask, "Compute", handle)
     if computing is None:
         return None
-    drawing = ask("nvmlDeviceGetGraphicsRunningProcesses", handle) or []
+    drawing = _running(ask, "Graphics", handle) or []
     found = [_process(one, compute=True) for one in computing]
     known = {process.pid for process in found}
     found.extend(_process(one, compute=False) for one in drawing if one.pid not in known)
     return tuple(found)
+
+
+def _running(ask: _Asker, kind: str, handle: Any) -> Any:
+    """By the newest of the functions that this driver has."""
+    for version in ("_v3", "_v2", ""):
+        found = ask(f"nvmlDeviceGet{kind}RunningProcesses{version}", handle)
+        if found is not None or ask.code != _FUNCTION_NOT_FOUND:
+            return found
+    return None
 
 
 def _process(one: Any, *, compute: bool) -> Process:
