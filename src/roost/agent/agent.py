@@ -25,6 +25,7 @@ from roost.agent.facts import Asked, ports
 from roost.agent.facts.gpus import Reader
 from roost.agent.facts.host import Reader as HostReader
 from roost.agent.facts.processes import Ours
+from roost.agent.facts.reach import Reach
 from roost.agent.facts.remembered import Memory
 from roost.agent.server import Server
 from roost.agent.supervise import probe, procfs
@@ -89,6 +90,7 @@ class Agent:
         self._problems: tuple[str, ...] = ()
         self._server_problem: str | None = None
         self._ports_taken: tuple[int, ...] = ()
+        self._reach = Reach()
         self._machine = HostReader(options.asked.root, options.asked.model_directories)
         self._cards = Reader(
             options.asked.gpus,
@@ -124,6 +126,7 @@ class Agent:
             finally:
                 await engines.let_go()
                 await self._server.close()
+                self._reach.close()
                 if self._reading is None:
                     self._machine.close()
 
@@ -480,6 +483,7 @@ class Agent:
             shelf=Shelf(self._directory.shards),
             logs=self._directory.logs,
             model_directories=self._options.asked.model_directories,
+            exists=self._reach.exists,
             program=self._program,
             http=http,
             now=self._now,

@@ -1,13 +1,21 @@
 """Where a profile's `source` is on this machine."""
 
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Sequence
 from pathlib import Path, PurePosixPath
 
 from roost.errors import Unavailable
 
 
-def resolve(source: str, directories: Sequence[Path]) -> Path:
-    """The absolute path of a model: as given, or inside the first model directory that has it."""
+def resolve(
+    source: str,
+    directories: Sequence[Path],
+    exists: Callable[[str], bool | None] = os.path.exists,
+) -> Path:
+    """The absolute path of a model: as given, or inside the first model directory that has it.
+
+    `exists` says `None` of what is on a mount that does not answer.
+    """
     if "\0" in source:
         raise Unavailable("the source holds a NUL character")
     if source.startswith("hf:"):
@@ -17,9 +25,17 @@ def resolve(source: str, directories: Sequence[Path]) -> Path:
         raise Unavailable(f"the source {source} leaves the model directories: take out the ..")
     if path.is_absolute():
         return Path(source)
+    silent = []
     for directory in directories:
-        if (directory / path).exists():
+        there = exists(str(directory / path))
+        if there:
             return (directory / path).absolute()
+        if there is None:
+            silent.append(str(directory))
+    if silent:
+        raise Unavailable(
+            f"{source} is not found: {', '.join(silent)} is on a mount that does not answer"
+        )
     if not directories:
         raise Unavailable(f"{source} is relative, and this agent has no --model-dir")
     where = ", ".join(str(directory) for directory in directories)

@@ -52,6 +52,8 @@ class Tools:
     shelf: Shelf
     logs: Path
     model_directories: Sequence[Path]
+    exists: Callable[[str], bool | None]
+    """Whether a file is there; `None`: its mount does not answer."""
     program: Callable[[Engine], tuple[str, ...]]
     """How an engine is started here; raises `Unavailable`."""
     http: httpx2.AsyncClient
@@ -330,7 +332,7 @@ class Shard:
         self._let_go()
         try:
             program = tools.program(spec.profile.engine)
-            source = models.resolve(spec.profile.source, tools.model_directories)
+            source = models.resolve(spec.profile.source, tools.model_directories, tools.exists)
             site = Site(program=program, source=str(source), threads=tools.threads)
             engine = adapter(spec.profile.engine)
             argv = engine.argv(spec, site)
