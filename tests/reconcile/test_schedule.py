@@ -215,6 +215,17 @@ def test_of_several_replicas_one_at_a_time_is_replaced() -> None:
     assert [r.profile for r in twin.running()] == [OTHER] * 4
 
 
+def test_while_one_makes_room_for_its_successor_no_other_is_touched() -> None:
+    twin = Twin.of([node("a", 3)], [model(replicas=3)])
+    twin.settle()
+    twin.want(model("m", 3, OTHER))
+    assert [type(a) for a in twin.step().actions] == [Drain]
+    assert not twin.step().actions, "the first has not ended yet"
+    twin.serve()
+    assert [type(a) for a in twin.step().actions] == [Release, Place]
+    assert not twin.step().actions, "its successor is not ready yet"
+
+
 @pytest.mark.parametrize("change", [{"priority": 5}, {"slots": 3}, {"drain_timeout_s": 5.0}])
 def test_what_the_engine_does_not_see_restarts_nothing(change: dict[str, float]) -> None:
     twin = Twin.of([node("a", 2)], [model()])
