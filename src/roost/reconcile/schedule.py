@@ -234,11 +234,7 @@ class _Board:
     def is_stale(self, replica: Replica) -> bool:
         """It runs by a profile that is no longer wanted, or where nothing is to run."""
         profile = self.profile(replica.model, replica.profile.name)
-        return (
-            profile is None
-            or not runs_alike(profile, replica.profile)
-            or any(node in self.draining for node in replica.nodes)
-        )
+        return profile is None or not runs_alike(profile, replica.profile) or self._must_go(replica)
 
     def profile(self, model: ModelName, name: ProfileName) -> Profile | None:
         wanted = self.models.get(model)
@@ -371,8 +367,16 @@ class _Board:
             )
             if busy or len(copies) < model.replicas:
                 continue
+            best = [several[-1] for several in copies.values()]
+            # A successor that never becomes ready must not cost the model one replica after another.
+            awaited = any(not one.is_ready and not self.is_stale(one) for one in best)
             stale = sorted(
-                (several[0] for several in copies.values() if self.is_stale(several[0])),
+                (
+                    one
+                    for one in best
+                    if self.is_stale(one)
+                    and (not awaited or not one.is_ready or self._must_go(one))
+                ),
                 key=lambda replica: (replica.is_ready, replica.index),
             )
             if stale and self._replace(stale[0], plan):
@@ -385,11 +389,13 @@ class _Board:
             self._place(beside, old.index, f"{reason}; {beside.why}")
             return True
         # No room beside it: the old one goes first, if there is room then, or it must go anyway.
-        must = any(node in self.draining for node in old.nodes)
-        if must or self._decide(old, plan, without=True) is not None:
+        if self._must_go(old) or self._decide(old, plan, without=True) is not None:
             self.drain(old, reason)
             return True
         return False
+
+    def _must_go(self, replica: Replica) -> bool:
+        return any(node in self.draining for node in replica.nodes)
 
     def _stale_because(self, old: Replica) -> str:
         draining = [node for node in old.nodes if node in self.draining]
