@@ -103,7 +103,9 @@ def _health(app: FastAPI, server: Server) -> None:
 
     @app.get("/metrics", include_in_schema=False)
     async def metrics() -> Response:
-        return Response(exposition(server.inventory.nodes), media_type=CONTENT_TYPE)
+        return Response(
+            exposition(server.inventory.nodes, server.views.allocations), media_type=CONTENT_TYPE
+        )
 
 
 def _nodes(app: FastAPI, server: Server) -> None:

@@ -7,7 +7,9 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from roost.domain.node import Node
+from roost.domain.allocation import Allocation
+from roost.domain.cards import states
+from roost.domain.node import Node, NodeName
 from roost.domain.storage import room_in_fleet, room_on_node
 from roost.telemetry import names
 
@@ -18,8 +20,13 @@ _KINDS: Final = (("local", False), ("shared", True))
 class NodeCollector(Collector):
     """Reads the nodes when somebody asks."""
 
-    def __init__(self, nodes: Callable[[], Sequence[Node]]) -> None:
+    def __init__(
+        self,
+        nodes: Callable[[], Sequence[Node]],
+        allocations: Callable[[], Sequence[Allocation]],
+    ) -> None:
         self._nodes = nodes
+        self._allocations = allocations
 
     def collect(self) -> Iterator[Metric]:
         """Called by the registry."""
@@ -36,8 +43,24 @@ class NodeCollector(Collector):
                 memory.add_metric((node.name,), node.facts.memory_bytes)
         yield ready
         yield memory
+        yield _gpus(nodes, self._allocations())
         yield from _storage_of_nodes(nodes)
         yield from _storage_of_fleet(nodes)
+
+
+def _gpus(nodes: Sequence[Node], allocations: Sequence[Allocation]) -> Metric:
+    cards = GaugeMetricFamily(
+        names.GPUS,
+        "A node's cards by class and state: free, allocated, unhealthy, foreign, stopping.",
+        labels=("node", "class", "state"),
+    )
+    on: dict[NodeName, list[Allocation]] = {}
+    for held in allocations:
+        on.setdefault(held.node, []).append(held)
+    for node in nodes:
+        for (kind, state), count in sorted(states(node, on.get(node.name, ())).items()):
+            cards.add_metric((node.name, kind, state.value), count)
+    return cards
 
 
 def _storage_of_nodes(nodes: Sequence[Node]) -> Iterator[Metric]:
@@ -83,8 +106,11 @@ def _storage_of_fleet(nodes: Sequence[Node]) -> Iterator[Metric]:
     yield total
 
 
-def exposition(nodes: Callable[[], Sequence[Node]]) -> bytes:
+def exposition(
+    nodes: Callable[[], Sequence[Node]],
+    allocations: Callable[[], Sequence[Allocation]] = tuple,
+) -> bytes:
     """All series as Prometheus reads them."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(NodeCollector(nodes))
+    registry.register(NodeCollector(nodes, allocations))
     return generate_latest(registry)

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from roost.domain.allocation import replica_name
+from roost.domain.allocation import Allocation, replica_name
 from roost.domain.model import Model, ModelName
 from roost.domain.node import NodeName
 from roost.domain.replica import ReplicaState
@@ -47,6 +47,11 @@ class Views:
             "nodes": [self.node(node.name) for node in fleet.nodes],
             "allocations": [allocation_to_json(held) for held in fleet.allocations],
         }
+
+    def allocations(self) -> tuple[Allocation, ...]:
+        """What replicas hold, as placement sees it."""
+        fleet, _ = fleet_of(self._scheduler.world())
+        return tuple(fleet.allocations)
 
     def node(self, name: NodeName) -> Row:
         """One node: its facts, and how it is."""

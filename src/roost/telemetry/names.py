@@ -4,6 +4,7 @@ from typing import Final
 
 NODE_READY: Final = "roost_node_ready"
 NODE_MEMORY: Final = "roost_node_memory_bytes"
+GPUS: Final = "roost_gpus"
 NODE_STORAGE_FREE: Final = "roost_node_storage_free_bytes"
 NODE_STORAGE_TOTAL: Final = "roost_node_storage_total_bytes"
 FLEET_STORAGE_FREE: Final = "roost_fleet_storage_free_bytes"
