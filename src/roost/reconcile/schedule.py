@@ -368,7 +368,7 @@ class _Board:
             if busy or len(copies) < model.replicas:
                 continue
             best = [several[-1] for several in copies.values()]
-            # A successor that never becomes ready must not cost the model one replica after another.
+            # A successor that never becomes ready must not cost one replica after another.
             awaited = any(not one.is_ready and not self.is_stale(one) for one in best)
             stale = sorted(
                 (
