@@ -13,6 +13,8 @@ from roost.agent.facts import Asked, read
 from roost.agent.facts.host import Reader
 from roost.agent.facts.mounts import read_mounts
 from roost.agent.facts.tree import Tree
+from roost.domain.gpu import Gpu, GpuClass, GpuDetail, GpuUuid
+from roost.domain.node import Facts, Filesystem
 from roost.formats import agent_wire as wire
 
 
@@ -128,5 +130,50 @@ def test_a_report_of_this_machine_is_small(tmp_path: Path) -> None:
     facts, problems = read(Asked(model_directories=(tmp_path,)))
     report = wire.Report(
         identity="0" * 32, sequence=1, started_at=0, facts=facts, problems=problems
+    )
+    assert len(wire.encode(report)) < 16_000
+
+
+def test_a_report_of_a_machine_full_of_hardware_is_small_too() -> None:
+    gpus = tuple(
+        Gpu(
+            index=at,
+            gpu_class=GpuClass("h100-80gb-hbm3"),
+            uuid=GpuUuid(f"GPU-01234567-89ab-cdef-0123-45678901234{at}"),
+            memory_bytes=85_520_809_984,
+            nvlink_domain=0,
+            healthy=False,
+            unhealthy_reason="3 uncorrectable ECC errors; row remapping failed",
+            foreign_processes=2,
+        )
+        for at in range(8)
+    )
+    details = tuple(
+        GpuDetail(index=at, product="NVIDIA H100 80GB HBM3", pci_address=f"00000000:{at}B:00.0")
+        for at in range(8)
+    )
+    storage = tuple(
+        Filesystem(
+            filesystem=f"/dev/disk/by-id/nvme-SAMSUNG_MZQL23T8HCLS-00A07_S64HNE0{at}",
+            mounts=(f"/mnt/local-volume/models-{at}", f"/srv/models-{at}"),
+            free_bytes=3_000_000_000_000,
+            total_bytes=3_840_000_000_000,
+            read_only=False,
+        )
+        for at in range(10)
+    )
+    report = wire.Report(
+        identity="0" * 32,
+        sequence=1,
+        started_at=1e9,
+        facts=Facts(
+            labels={f"label-{at}": "some-value" for at in range(30)},
+            memory_bytes=2_164_000_000_000,
+            engines=frozenset({"vllm", "sglang", "llama.cpp"}),
+            gpus=gpus,
+            gpu_details=details,
+            storage=storage,
+        ),
+        problems=tuple(f"storage: the model directory /mnt/m-{at}: not there" for at in range(10)),
     )
     assert len(wire.encode(report)) < 16_000
