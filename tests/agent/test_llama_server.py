@@ -70,10 +70,10 @@ def model(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
     ("model", "cause"),
     [
         ("missing", "cannot open the model file {model}: no such file or directory"),
-        ("directory", "the model file is empty or a directory (failed to read magic)"),
-        ("empty", "the model file is empty or a directory (failed to read magic)"),
-        ("corrupt", "the model file is not a GGUF file (invalid magic characters)"),
-        ("truncated", "the model file is truncated or corrupt: tensor"),
+        ("directory", "{source} is empty or a directory (failed to read magic)"),
+        ("empty", "{source} is empty or a directory (failed to read magic)"),
+        ("corrupt", "{source} is not a GGUF file (invalid magic characters)"),
+        ("truncated", "{source} is truncated or corrupt: tensor"),
     ],
     indirect=["model"],
 )
@@ -83,7 +83,7 @@ def test_a_model_that_cannot_be_loaded_ends_it_with_1_and_the_cause(
     code, log, why = ended("-m", str(model), "--port", str(free_port()))
     assert code == 1
     assert "exiting due to model loading error" in log
-    assert why.startswith("exit status 1: " + cause.format(model=model))
+    assert why.startswith("exit status 1: " + cause.format(model=model, source=shard().profile.source))
 
 
 def test_a_taken_port_ends_it_with_1_and_is_told_apart() -> None:

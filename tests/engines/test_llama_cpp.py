@@ -130,15 +130,15 @@ def test_slots_are_learnt_from_props_or_not_known(body: bytes, slots: int | None
                 "0.00.003.896 E gguf_init_from_reader: invalid magic characters: '&ii?', expected 'GGUF'\n"
                 "0.00.004.003 E llama_model_load: error loading model: llama_model_loader: failed to load model from /x\n"
             ),
-            "exit status 1: the model file is not a GGUF file (invalid magic characters)",
+            "exit status 1: q4.gguf is not a GGUF file (invalid magic characters)",
         ),
         (
             "0.00.003.737 E gguf_init_from_reader: failed to read magic\n",
-            "exit status 1: the model file is empty or a directory (failed to read magic)",
+            "exit status 1: q4.gguf is empty or a directory (failed to read magic)",
         ),
         (
             "0.00.023.322 E llama_model_load: error loading model: tensor 'token_embd.weight' data is not within the file bounds, model is corrupted or incomplete\n",
-            "exit status 1: the model file is truncated or corrupt: tensor 'token_embd.weight' lies outside of it",
+            "exit status 1: q4.gguf is truncated or corrupt: tensor 'token_embd.weight' lies outside of it",
         ),
         (
             (
@@ -157,7 +157,7 @@ def test_slots_are_learnt_from_props_or_not_known(body: bytes, slots: int | None
         ),
         (
             "llama_model_load: error loading model: error loading model architecture: unknown model architecture: 'zeta9'\n",
-            "exit status 1: this build of llama.cpp does not know the model architecture 'zeta9'",
+            "exit status 1: this build of llama.cpp does not know the architecture 'zeta9' of q4.gguf",
         ),
         ("something new\n\n", "exit status 1: something new"),
         ("", "exit status 1, and wrote nothing"),

@@ -1,9 +1,7 @@
-"""How to run llama.cpp's `llama-server`, and how to read what it answers and writes (ENGINES.md
-§1).
+"""How to run llama.cpp's `llama-server`, and how to read what it answers and writes.
 
-The same command line drives a real `llama-server` and `roost.agent.llama_server` (llama.cpp's own
-server out
-of the xllamacpp package).
+The same command line drives a real `llama-server` and `roost.agent.llama_server`, which is
+llama.cpp's own server out of the xllamacpp package.
 """
 
 import itertools
@@ -38,62 +36,6 @@ _SAME: Final = {
 }
 
 _PREFIX: Final = re.compile(r"^\d+\.\d+\.\d+\.\d+ [A-Z] +(?:(?:srv|cmn|slot|que|res) +)?")
-
-_RULES: Final = (
-    Rule(
-        pattern=re.compile(r"couldn't bind HTTP server socket, hostname: (.+), port: (\d+)"),
-        sentence=lambda m: f"cannot listen on {m[1]} port {m[2]}: it is taken",
-        port_taken=True,
-    ),
-    Rule(
-        pattern=re.compile(r"failed to open GGUF file '(.*)' \((.*)\)"),
-        sentence=lambda m: f"cannot open the model file {m[1]}: {m[2].lower()}",
-    ),
-    Rule(
-        pattern=re.compile(r"invalid magic characters"),
-        sentence=lambda _: "the model file is not a GGUF file (invalid magic characters)",
-    ),
-    Rule(
-        pattern=re.compile(r"failed to read magic"),
-        sentence=lambda _: "the model file is empty or a directory (failed to read magic)",
-    ),
-    Rule(
-        pattern=re.compile(r"(tensor '.*') data is not within the file bounds"),
-        sentence=lambda m: f"the model file is truncated or corrupt: {m[1]} lies outside of it",
-    ),
-    Rule(
-        pattern=re.compile(r"failed to allocate (.+ buffer of size \d+)"),
-        sentence=lambda m: f"out of memory: cannot allocate {m[1]}",
-    ),
-    Rule(
-        pattern=re.compile(r"failed to allocate (buffer for kv cache|compute .*buffers?)"),
-        sentence=lambda m: f"out of memory: cannot allocate {m[1]}",
-    ),
-    Rule(
-        pattern=re.compile(
-            r"std::bad_alloc|^MemoryError|unable to allocate|ggml_aligned_malloc: insufficient"
-        ),
-        sentence=lambda m: f"out of memory: {m[0]}",
-    ),
-    Rule(
-        pattern=re.compile(r"unknown model architecture: ('.*')"),
-        sentence=lambda m: f"this build of llama.cpp does not know the model architecture {m[1]}",
-    ),
-    Rule(
-        pattern=re.compile(r"error: invalid argument: (.*)"),
-        sentence=lambda m: (
-            f"llama-server has no argument {m[1]}: take it out of the profile's args"
-        ),
-    ),
-    Rule(
-        pattern=re.compile(r"error while handling argument (.*)"),
-        sentence=lambda m: f"llama-server cannot use the argument {m[1]}",
-    ),
-    Rule(
-        pattern=re.compile(r"error loading model: (.*)"),
-        sentence=lambda m: f"cannot load the model: {m[1]}",
-    ),
-)
 
 
 class LlamaCpp:
@@ -152,10 +94,73 @@ class LlamaCpp:
         return total if isinstance(total, int) and total > 0 else None
 
     def ended(self, exit_: Exit, spec: ShardSpec) -> Ended:
-        """By the rules above."""
+        """By the rules below."""
         log = exit_.log.replace(spec.key, "***") if spec.key else exit_.log
         clean = Exit(status=exit_.status, log=log)
-        return ended_by(clean, _RULES, clean=lambda line: _PREFIX.sub("", line))
+        return ended_by(
+            clean, _rules(spec.profile.source), clean=lambda line: _PREFIX.sub("", line)
+        )
+
+
+def _rules(model: str) -> tuple[Rule, ...]:
+    """What it writes when it fails; `model` is what the profile calls the file."""
+    return (
+        Rule(
+            pattern=re.compile(r"couldn't bind HTTP server socket, hostname: (.+), port: (\d+)"),
+            sentence=lambda m: f"cannot listen on {m[1]} port {m[2]}: it is taken",
+            port_taken=True,
+        ),
+        Rule(
+            pattern=re.compile(r"failed to open GGUF file '(.*)' \((.*)\)"),
+            sentence=lambda m: f"cannot open the model file {m[1]}: {m[2].lower()}",
+        ),
+        Rule(
+            pattern=re.compile(r"invalid magic characters"),
+            sentence=lambda _: f"{model} is not a GGUF file (invalid magic characters)",
+        ),
+        Rule(
+            pattern=re.compile(r"failed to read magic"),
+            sentence=lambda _: f"{model} is empty or a directory (failed to read magic)",
+        ),
+        Rule(
+            pattern=re.compile(r"(tensor '.*') data is not within the file bounds"),
+            sentence=lambda m: f"{model} is truncated or corrupt: {m[1]} lies outside of it",
+        ),
+        Rule(
+            pattern=re.compile(r"failed to allocate (.+ buffer of size \d+)"),
+            sentence=lambda m: f"out of memory: cannot allocate {m[1]}",
+        ),
+        Rule(
+            pattern=re.compile(r"failed to allocate (buffer for kv cache|compute .*buffers?)"),
+            sentence=lambda m: f"out of memory: cannot allocate {m[1]}",
+        ),
+        Rule(
+            pattern=re.compile(
+                r"std::bad_alloc|^MemoryError|unable to allocate|ggml_aligned_malloc: insufficient"
+            ),
+            sentence=lambda m: f"out of memory: {m[0]}",
+        ),
+        Rule(
+            pattern=re.compile(r"unknown model architecture: ('.*')"),
+            sentence=lambda m: (
+                f"this build of llama.cpp does not know the architecture {m[1]} of {model}"
+            ),
+        ),
+        Rule(
+            pattern=re.compile(r"error: invalid argument: (.*)"),
+            sentence=lambda m: (
+                f"llama-server has no argument {m[1]}: take it out of the profile's args"
+            ),
+        ),
+        Rule(
+            pattern=re.compile(r"error while handling argument (.*)"),
+            sentence=lambda m: f"llama-server cannot use the argument {m[1]}",
+        ),
+        Rule(
+            pattern=re.compile(r"error loading model: (.*)"),
+            sentence=lambda m: f"cannot load {model}: {m[1]}",
+        ),
+    )
 
 
 def _given(spec: ShardSpec, flag: str) -> int | None:

@@ -247,8 +247,8 @@ def delay(failures: int, *, luck: float) -> float:
 
 def state_of(life: Life, *, now: float) -> ReplicaState:
     """The word for it that the server and people know."""
-    if life.phase is Phase.WAITING and life.cause is not None:
-        return ReplicaState.FAILED
+    if life.phase is Phase.WAITING and life.cause is not None and not life.port_taken:
+        return ReplicaState.FAILED  # a taken port is no failure: another one is on its way
     if life.ill_since is not None and now - life.ill_since >= SILENT_AFTER_S:
         return ReplicaState.STARTING
     return _STATES[life.phase]
