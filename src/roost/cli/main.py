@@ -32,6 +32,7 @@ CTL: Final = {
     "keys": Lazy("roost.cli.keys:keys", "The gateway's keys: create, list, revoke."),
     "token": Lazy("roost.cli.token:token", "Tokens that let nodes join: create, list, revoke."),
     "events": Lazy("roost.cli.events:events", "What changed: who, when, what and why."),
+    "fabrics": Lazy("roost.cli.fabrics:fabrics", "The RDMA networks, and what is on each."),
     "orphans": Lazy("roost.cli.orphans:orphans", "Engines that run and that nobody asked for."),
 }
 
