@@ -437,7 +437,8 @@ class Agent:
 
     def _say(self, what: str, backoff: Backoff, cause: RoostError) -> None:
         if not backoff.failing:
-            log.warning("agent.server_away", what=what, cause=cause.message, engines="stay")
+            hint = {} if cause.hint is None else {"hint": cause.hint}
+            log.warning("agent.server_away", what=what, cause=cause.message, engines="stay", **hint)
 
     def _signalled(self) -> None:
         self._signals += 1
