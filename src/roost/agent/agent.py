@@ -22,7 +22,7 @@ from roost.agent import facts, logs, programs
 from roost.agent.backoff import Backoff
 from roost.agent.directory import Credential, Directory
 from roost.agent.facts import Asked, ports
-from roost.agent.facts.gpus import Reader
+from roost.agent.facts.gpus import Reader, gone
 from roost.agent.facts.host import Reader as HostReader
 from roost.agent.facts.processes import Ours
 from roost.agent.facts.reach import Reach
@@ -486,6 +486,7 @@ class Agent:
             model_directories=self._options.asked.model_directories,
             exists=self._reach.exists,
             program=self._program,
+            gone=lambda uuids: gone(self._facts.gpus, uuids),
             http=http,
             now=self._now,
             luck=self._random.random,

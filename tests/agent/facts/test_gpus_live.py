@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -93,6 +94,31 @@ def test_own_engines_and_their_children_are_never_foreign_also_after_a_restart(
         found = await first_report(server, node, *words)
         foreign = [gpu.foreign_processes for gpu in found.values()]
         assert foreign == [0, 1, 0, 0, 0, 0, 0, 0]
+
+    tell(story)
+
+
+def test_a_replica_whose_card_is_gone_fails_for_that_and_returns_with_it(
+    tell: Tell, machine: Path, words: tuple[str, ...]
+) -> None:
+    async def story(server: WireServer, node: Node) -> None:
+        whole = await first_report(server, node, *words)
+        card = eight_h100().cards[6].uuid
+        assert card in whole
+        FakeMachine(cards=eight_h100().cards[:6]).save(machine)
+        await node.end()
+        spec = replace(shard("p1", source="/models/none.gguf", args=()), gpu_uuids=(card,))
+        other = replace(
+            shard("p2", source="/models/none.gguf", args=()),
+            gpu_uuids=(eight_h100().cards[0].uuid,),
+        )
+        await server.want(spec, other)
+        await node.start(*words)
+        await server.state("p2", ReplicaState.READY)
+        failed = await server.state("p1", ReplicaState.FAILED)
+        assert failed.cause == f"gpu 6 ({card}) is missing"
+        eight_h100().save(machine)
+        await server.state("p1", ReplicaState.READY, within=100)
 
     tell(story)
 

@@ -10,7 +10,7 @@ from roost.agent.facts.gpu_class import UNKNOWN, gpu_class, mig_class
 from roost.agent.facts.gpu_sources import Source, Sources
 from roost.agent.facts.patient import Patient
 from roost.agent.facts.processes import Ours, Proc, foreign
-from roost.agent.facts.remembered import Memory, with_missing
+from roost.agent.facts.remembered import MISSING, Memory, with_missing
 from roost.agent.facts.small_files import word
 from roost.domain.gpu import Gpu, GpuDetail, GpuUuid
 
@@ -32,6 +32,15 @@ def labels(gpus: Sequence[Gpu] | None) -> dict[str, str]:
     """`roost/gpu-class` where all cards are of one class; a mixed node has no one class to name."""
     classes = {gpu.gpu_class for gpu in gpus or ()} - {UNKNOWN}
     return {"roost/gpu-class": classes.pop()} if len(classes) == 1 else {}
+
+
+def gone(gpus: Sequence[Gpu] | None, uuids: Sequence[str]) -> str | None:
+    """`gpu 3 (GPU-…) is missing`: the first of these that is known to be there no more."""
+    for gpu in gpus or ():
+        reason = gpu.unhealthy_reason or ""
+        if gpu.uuid in uuids and (reason == MISSING or reason.startswith("lost")):
+            return f"gpu {gpu.index} ({gpu.uuid}) is {reason}"
+    return None
 
 
 class Reader:

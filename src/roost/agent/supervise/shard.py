@@ -56,6 +56,8 @@ class Tools:
     """Whether a file is there; `None`: its mount does not answer."""
     program: Callable[[Engine], tuple[str, ...]]
     """How an engine is started here; raises `Unavailable`."""
+    gone: Callable[[Sequence[str]], str | None]
+    """Which of these cards, by uuid, is not there any more; None: none of them."""
     http: httpx2.AsyncClient
     now: Callable[[], float]
     luck: Callable[[], float]
@@ -331,6 +333,9 @@ class Shard:
         tools, spec = self._tools, self.spec
         self._let_go()
         try:
+            if (gone := tools.gone(spec.gpu_uuids)) is not None:
+                # The engine would say it in its own words, or take what is left and fail later.
+                raise Unavailable(gone)
             program = tools.program(spec.profile.engine)
             source = models.resolve(spec.profile.source, tools.model_directories, tools.exists)
             site = Site(program=program, source=str(source), threads=tools.threads)
