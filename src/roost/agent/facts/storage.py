@@ -70,7 +70,7 @@ class Storage:
 
     def _resolved(self, directory: str, look: _Look) -> tuple[str, Mount] | None:
         try:
-            path = self._tree.resolve(directory, until=lambda path: _stops_at(look.table, path))
+            path = self._tree.resolve(directory, until=_hanging(look.table).__contains__)
         except (OSError, ValueError) as cause:
             if self._tree.is_live:
                 point = self._unmounted(directory, directory, mount_of(look.table, directory), look)
@@ -222,11 +222,9 @@ class Storage:
         )
 
 
-def _stops_at(table: Iterable[Mount], path: str) -> bool:
-    """Whether a mount begins here that must not be touched."""
-    return any(
-        mount.point == path and may_hang(kind_of(mount.kind, mount.source)) for mount in table
-    )
+def _hanging(table: Iterable[Mount]) -> frozenset[str]:
+    """Where mounts begin that must not be touched."""
+    return frozenset(mount.point for mount in table if may_hang(kind_of(mount.kind, mount.source)))
 
 
 def _is_above(point: str, before: str, path: str) -> bool:
