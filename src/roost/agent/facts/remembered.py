@@ -9,8 +9,8 @@ from typing import Final
 import msgspec
 
 from roost.agent.facts.gpu_class import UNKNOWN
-from roost.files import write_private
 from roost.domain.gpu import Gpu, GpuUuid
+from roost.files import write_private
 
 MISSING: Final = "missing"
 MOST: Final = 1024
