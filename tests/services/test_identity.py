@@ -8,7 +8,7 @@ import pytest
 
 from roost.domain.gpu import Gpu, GpuClass, GpuUuid
 from roost.domain.node import Facts, Filesystem, NodeName
-from roost.errors import Conflict
+from roost.errors import Conflict, Unavailable
 from roost.formats import agent_wire as wire
 from services.small_fleet import GB, SmallFleet
 
@@ -134,6 +134,27 @@ async def test_a_clone_that_starts_anew_is_a_node_of_its_own(fleet: SmallFleet) 
     first.report()
     assert names(fleet) == ["h-a", "h-b"]
     assert [gpu["uuid"] for gpu in anew.row()["gpus"]] == ["GPU-h-b"]
+
+
+async def test_a_copy_does_not_take_a_node_from_a_server_that_has_just_started(
+    fleet: SmallFleet,
+) -> None:
+    first = machine(fleet)
+    await first.join()
+    first.report()
+    await fleet.restart()
+    with pytest.raises(Unavailable, match="waits for that node to report"):
+        await copy_of(first).join()
+    first.report()
+    with pytest.raises(Conflict, match="this identity is node h-a's"):
+        await copy_of(first).join()
+    # The machine itself, started again with its credential lost, is let in once the time is over.
+    for _ in range(70):
+        fleet.clock.advance(1)
+        fleet.server.inventory.tick()
+    again = machine(fleet, boot_id="boot-2")
+    await again.join()
+    assert again.node == "h-a"
 
 
 async def test_a_machine_that_was_started_again_is_the_same_node(fleet: SmallFleet) -> None:

@@ -5,7 +5,14 @@ from dataclasses import replace
 from typing import Final
 
 from roost.domain.node import NodeName
-from roost.errors import Conflict, NotFound, Refused, UnknownCredential, Unusable
+from roost.errors import (
+    Conflict,
+    NotFound,
+    Refused,
+    Unavailable,
+    UnknownCredential,
+    Unusable,
+)
 from roost.formats.agent_wire import PROTOCOL, Join, Joined
 from roost.reconcile.nodes import NodeStatus
 from roost.services.clock import Clock
@@ -133,6 +140,12 @@ class Joining:
         if mine.boot_id is None or asked.boot_id is None or mine.boot_id == asked.boot_id:
             return
         silence = self._inventory.silence_s(mine.name)
+        if silence is None and not self._inventory.settled:
+            # Whoever is the node has not had the time to say so.
+            raise Unavailable(
+                f"this identity is node {mine.name}'s, and the server has just started: "
+                "it waits for that node to report"
+            )
         alive = self._inventory.status(mine.name) is NodeStatus.READY
         if silence is not None and alive and silence < 2 * self._inventory.interval_s:
             raise Conflict(

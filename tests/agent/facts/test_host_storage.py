@@ -414,6 +414,21 @@ def test_a_link_on_a_share_that_leads_off_it_counts_where_it_leads(tmp_path: Pat
     assert [(one.filesystem, one.shared) for one in found] == [("/dev/sdb1", False)]
 
 
+def test_an_automount_counts_as_what_it_mounts_when_it_is_touched(tmp_path: Path) -> None:
+    (tmp_path / "auto/models").mkdir(parents=True)
+    table = [ROOT, mount(f"{tmp_path}/auto", "autofs", "/etc/auto.misc", device="0:60")]
+    # The table is read again behind the touch: this machine's own, where nothing is automounted.
+    found, problems = look([tmp_path / "auto/models"], table)
+    assert problems == ()
+    assert found is not None
+    (one,) = found
+    assert one.total_bytes is not None
+    _, problems = look([tmp_path / "auto/absent"], table)
+    assert problems == (
+        f"storage: the model directory {tmp_path}/auto/absent: no such file or directory",
+    )
+
+
 def test_a_directory_of_the_kernels_own_is_no_place_for_models(tmp_path: Path) -> None:
     found, problems = look([tmp_path], [ROOT, mount(str(tmp_path), "proc", "proc")])
     assert found == ()
