@@ -193,7 +193,7 @@ def allocations(draw: st.DrawFn, node: Node) -> tuple[Allocation, ...]:
         )
         indices = [index for index in indices if index not in gpus]
         model, _, index = holder.rpartition("-")
-        ours = model != "other" and draw(st.booleans())
+        ours = model != "other" and draw(st.sampled_from([True, True, False]))
         known = tuple(uuid for i in gpus if (uuid := uuids[i]) is not None)
         by_uuid = draw(st.sampled_from([known, known, known[:1], ()]))
         # A card fell off the bus: what was numbered 1 is 0 now.
@@ -207,9 +207,9 @@ def allocations(draw: st.DrawFn, node: Node) -> tuple[Allocation, ...]:
                 profile=ProfileName("p0") if ours else None,
                 gpus=tuple(index + shift for index in gpus),
                 gpu_uuids=by_uuid,
-                memory_bytes=draw(st.sampled_from([None, 0, 8 * GB, 16 * GB, 40 * GB])),
+                memory_bytes=draw(st.sampled_from([8 * GB, None, 0, 16 * GB, 40 * GB])),
                 disk_bytes=draw(st.sampled_from([None, None, 10 * GB, 20 * GB, 30 * GB])),
-                state=draw(st.sampled_from(list(AllocationState))),
+                state=draw(st.sampled_from([AllocationState.HELD, *AllocationState])),
             )
         )
     return tuple(found)
@@ -222,7 +222,7 @@ def fleets(draw: st.DrawFn, *, least: int = 0, held: bool = True) -> Fleet:
     holds: list[Allocation] = []
     if held:
         for node in machines:
-            if draw(st.sampled_from([False, False, True])):
+            if draw(st.booleans()):
                 holds.extend(draw(allocations(node)))
     return Fleet(nodes=machines, allocations=tuple(draw(st.permutations(holds))))
 
@@ -244,7 +244,7 @@ def profiles(draw: st.DrawFn, name: str = "p0", *, most_nodes: int = 3) -> Profi
         tensor_parallel=max(1, count),
         pipeline_parallel=min(several, most_nodes),
         node_selector=draw(mostly({}, {"pool": "x"}, {"pool": "y", "ram": "32g"})),
-        min_memory_bytes=draw(mostly(None, 8 * GB, 32 * GB)),
+        min_memory_bytes=draw(st.sampled_from([None, None, None, 8 * GB, 32 * GB])),
         min_disk_bytes=draw(mostly(None, 10 * GB, 40 * GB)),
         min_gpu_memory_bytes=draw(st.sampled_from([None, None, None, 24 * GB]))
         if gpu_class
@@ -287,5 +287,182 @@ class World:
     fleet: Fleet
 
 
-worlds = st.builds(World, catalogs(least=1), fleets())
-"""At least one replica is asked for; of any fleet."""
+def model_of(name: str, replicas: int, *shapes: Profile) -> Model:
+    return Model(name=ModelName(name), replicas=replicas, profiles=shapes)
+
+
+@st.composite
+def disk_worlds(draw: st.DrawFn) -> World:
+    """Nodes that differ in local filesystems and in what is claimed on them."""
+    machines, holds = [], []
+    for name in NODE_NAMES[: draw(st.integers(1, 3))]:
+        frees = draw(st.lists(st.sampled_from([20, 30, 40, 50]), min_size=1, max_size=2))
+        storage = tuple(
+            Filesystem(filesystem=f"/dev/{at}", free_bytes=free * GB, total_bytes=100 * GB)
+            for at, free in enumerate(frees)
+        )
+        machines.append(Node(name=NodeName(name), facts=Facts(storage=storage, gpus=())))
+        holds += [
+            Allocation(replica=ReplicaName(f"x-{at}"), node=NodeName(name), disk_bytes=claim * GB)
+            for at, claim in enumerate(draw(st.lists(st.sampled_from([10, 20, 30]), max_size=3)))
+        ]
+    models = [
+        model_of(
+            f"m{at}",
+            draw(st.integers(1, 3)),
+            Profile(
+                name=ProfileName("p0"),
+                engine=Engine.LLAMA_CPP,
+                source="s",
+                min_disk_bytes=draw(st.sampled_from([10, 20, 40])) * GB,
+            ),
+        )
+        for at in range(draw(st.integers(1, 2)))
+    ]
+    fleet = Fleet(nodes=tuple(machines), allocations=tuple(draw(st.permutations(holds))))
+    return World(Catalog(models=tuple(models)), fleet)
+
+
+def cards(count: int) -> tuple[Gpu, ...]:
+    return tuple(Gpu(index=at, gpu_class=CLASSES[0]) for at in range(count))
+
+
+@st.composite
+def some_cards_held(draw: st.DrawFn, machines: list[Node]) -> Fleet:
+    """One card taken on some of the nodes."""
+    holds = tuple(
+        Allocation(replica=ReplicaName(f"x-{at}"), node=node.name, gpus=(0,))
+        for at, node in enumerate(machines)
+        if draw(st.sampled_from([False, False, True]))
+    )
+    return Fleet(nodes=tuple(draw(st.permutations(machines))), allocations=holds)
+
+
+@st.composite
+def group_worlds(draw: st.DrawFn) -> World:
+    """Nodes that differ in cards and fabrics, and replicas of several nodes."""
+    machines = []
+    for name in NODE_NAMES[: draw(st.integers(2, 6))]:
+        names = draw(st.lists(st.sampled_from(["ib0", "ib1", "ib2"]), min_size=1, unique=True))
+        fabrics = tuple(
+            FabricAttachment(name=FabricName(one), hcas=(HcaName(f"mlx_{one}"),))
+            for one in names[:2]
+        )
+        facts = Facts(gpus=cards(draw(st.sampled_from([2, 2, 4]))), fabrics=fabrics)
+        machines.append(Node(name=NodeName(name), facts=facts))
+    models = []
+    for at in range(draw(st.integers(1, 2))):
+        count, several = draw(st.sampled_from([1, 2])), draw(st.sampled_from([2, 2, 3]))
+        shape = Profile(
+            name=ProfileName("p0"),
+            engine=Engine.VLLM,
+            source="s",
+            gpu_class=CLASSES[0],
+            gpus_per_node=count,
+            nodes=several,
+        )
+        models.append(model_of(f"m{at}", draw(st.integers(1, 2)), shape))
+    return World(Catalog(models=tuple(models)), draw(some_cards_held(machines)))
+
+
+@st.composite
+def wanted_worlds(draw: st.DrawFn) -> World:
+    """Nodes that differ only in who could ever use them."""
+    machines = [
+        Node(
+            name=NodeName(name),
+            facts=Facts(
+                labels=draw(st.sampled_from([{}, {"pool": "x"}, {"pool": "y"}])),
+                memory_bytes=draw(st.sampled_from([None, 32 * GB, 64 * GB])),
+                gpus=cards(2),
+            ),
+        )
+        for name in NODE_NAMES[: draw(st.integers(2, 5))]
+    ]
+    models = [
+        model_of(
+            f"m{at}",
+            draw(st.integers(1, 2)),
+            Profile(
+                name=ProfileName("p0"),
+                engine=Engine.VLLM,
+                source="s",
+                gpu_class=CLASSES[0],
+                gpus_per_node=draw(st.sampled_from([1, 1, 2])),
+                node_selector=draw(st.sampled_from([{}, {}, {"pool": "x"}, {"pool": "y"}])),
+                min_memory_bytes=draw(st.sampled_from([None, 24 * GB, 48 * GB])),
+            ),
+        )
+        for at in range(draw(st.integers(1, 4)))
+    ]
+    return World(Catalog(models=tuple(models)), draw(some_cards_held(machines)))
+
+
+@st.composite
+def card_worlds(draw: st.DrawFn) -> World:
+    """Nodes that differ card by card: NVLink, health, processes, size, who holds it."""
+    machines, holds = [], []
+    for name in NODE_NAMES[: draw(st.integers(1, 3))]:
+        gpus = tuple(
+            Gpu(
+                index=at,
+                uuid=GpuUuid(f"GPU-{name}-{at}"),
+                gpu_class=CLASSES[0],
+                memory_bytes=draw(st.sampled_from([80 * GB, 80 * GB, None, 24 * GB])),
+                nvlink_domain=draw(st.sampled_from([0, 1, None, 2])),
+                healthy=draw(st.sampled_from([True, True, None, False])),
+                foreign_processes=draw(st.sampled_from([0, 0, None, 1])),
+            )
+            for at in range(draw(st.integers(2, 5)))
+        )
+        machines.append(Node(name=NodeName(name), facts=Facts(gpus=gpus)))
+        held = draw(st.sampled_from([None, None, *gpus]))
+        if held is not None:
+            holds.append(
+                Allocation(
+                    replica=ReplicaName(f"x-{name}"),
+                    node=NodeName(name),
+                    gpus=(held.index,),
+                    gpu_uuids=draw(st.sampled_from([(), (GpuUuid(f"GPU-{name}-0"),)])),
+                )
+            )
+    models = [
+        model_of(
+            f"m{at}",
+            draw(st.integers(1, 2)),
+            Profile(
+                name=ProfileName("p0"),
+                engine=Engine.VLLM,
+                source="s",
+                gpu_class=CLASSES[0],
+                gpus_per_node=draw(st.sampled_from([2, 1, 3])),
+                min_gpu_memory_bytes=draw(st.sampled_from([None, None, 48 * GB])),
+            ),
+        )
+        for at in range(draw(st.integers(1, 2)))
+    ]
+    fleet = Fleet(nodes=tuple(draw(st.permutations(machines))), allocations=tuple(holds))
+    return World(Catalog(models=tuple(models)), fleet)
+
+
+anything = st.builds(World, catalogs(least=1), fleets())
+KINDS: dict[str, st.SearchStrategy[World]] = {
+    "anything": anything,
+    "disks": disk_worlds(),
+    "groups": group_worlds(),
+    "wanted": wanted_worlds(),
+    "cards": card_worlds(),
+}
+"""Any fleet, and those in which a single thing makes the difference."""
+worlds = st.one_of(anything, anything, anything, *KINDS.values())
+"""At least one replica is asked for."""
+
+
+def one_of_it(world: World) -> World:
+    """The same with one replica of the first model."""
+    first = replace(world.catalog.models[0], replicas=1)
+    return World(Catalog(models=(first,)), world.fleet)
+
+
+singles = worlds.map(one_of_it)
+"""A fleet that is asked for one replica."""

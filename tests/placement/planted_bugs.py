@@ -67,7 +67,7 @@ PLANTS = [
         "decide.py",
         "memory_bytes=profile.min_memory_bytes,",
         "memory_bytes=None,",
-        "test_nothing_is_placed_where",
+        "test_nothing_is_placed_where or test_the_naive_twin",
     ),
     Plant(
         "a replica that holds is placed once more",

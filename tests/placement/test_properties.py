@@ -1,6 +1,7 @@
 """What placement always does, on small and mixed fleets; each docstring names a bug that it catches.
 
 `tests/placement/planted_bugs.py` plants those bugs, one at a time, and sees these tests fail.
+Property 5, that the index equals one built anew, is in `test_core_index.py`.
 """
 
 import json
@@ -9,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from random import Random
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -16,7 +18,6 @@ import strategies
 from roost.domain.allocation import Allocation, AllocationState, replica_name
 from roost.domain.fleet import Fleet
 from roost.domain.gpu import Gpu
-from roost.domain.model import Catalog
 from roost.domain.node import Node
 from roost.domain.profile import Profile
 from roost.domain.reasons import Code
@@ -260,13 +261,15 @@ def test_the_order_of_nodes_and_allocations_changes_no_byte(
 
 
 @proven
-@given(strategies.catalogs(most_models=1, most_replicas=1, least=1), strategies.fleets(), st.data())
+@given(strategies.singles, st.data())
 def test_a_node_more_or_a_card_healed_never_turns_a_yes_into_a_no(
-    catalog: Catalog, fleet: Fleet, data: st.DataObject
+    world: strategies.World, data: st.DataObject
 ) -> None:
     """Property 7. Catches: a fabric that must have exactly as many nodes as asked."""
+    catalog, fleet = world.catalog, world.fleet
     (before,) = plan(catalog, fleet)
-    new = data.draw(strategies.nodes("new"))
+    again = [strategies.renamed(node, "new") for node in fleet.nodes]
+    new = data.draw(st.sampled_from([*again, data.draw(strategies.nodes("new"))]))
     (with_one_more,) = plan(catalog, replace(fleet, nodes=(*fleet.nodes, new)))
     healed = []
     for node in fleet.nodes:
@@ -342,12 +345,14 @@ def test_a_lower_profile_is_used_only_when_every_higher_one_is_refused(
             assert one.fits or len(one.rejected) == one.considered
 
 
+@pytest.mark.parametrize("kind", list(strategies.KINDS))
 @proven
-@given(strategies.worlds)
+@given(st.data())
 def test_the_naive_twin_decides_the_same_with_the_same_counts_and_reasons(
-    world: strategies.World,
+    kind: str, data: st.DataObject
 ) -> None:
-    """Property 11. Catches: scarcity left out of the rank, memory claims of lost replicas forgotten."""
+    """Property 11. Catches: scarcity left out of the rank, claims of lost replicas forgotten."""
+    world = data.draw(strategies.KINDS[kind])
     real = plan(world.catalog, world.fleet)
     naive = naive_plan(world.catalog, world.fleet)
     for one, other in zip(real, naive, strict=True):
