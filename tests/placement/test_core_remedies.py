@@ -16,7 +16,10 @@ from roost.domain.node import Facts, Filesystem, Node, NodeName
 from roost.domain.profile import Engine, Profile, ProfileName
 from roost.domain.units import GB
 from roost.placement import plan
+from roost.placement.bits import members
+from roost.placement.cards import by_index
 from roost.placement.decision import Change, Outcome, Remedy
+from roost.placement.rows import taken_by
 
 often = settings(
     max_examples=400,
@@ -138,23 +141,20 @@ def with_cards(
 
 
 def without_cards(fleet: Fleet, name: str, amount: int) -> Iterator[Fleet]:
-    """Every way of taking so many cards from those who hold them."""
+    """Every way of taking so many cards from those who hold them; the others stay held."""
     (node,) = (node for node in fleet.nodes if node.name == name)
-    for some in combinations(node.facts.gpus or (), amount):
-        indices, uuids = {gpu.index for gpu in some}, {gpu.uuid for gpu in some}
+    cards = by_index(node.facts.gpus or ())
+    for some in combinations(range(len(cards)), amount):
+        holds = tuple(
+            without(hold, cards, some) if hold.node == name else hold for hold in fleet.allocations
+        )
+        yield replace(fleet, allocations=holds)
 
-        def less(
-            hold: Allocation, indices: set[int] = indices, uuids: object = uuids
-        ) -> Allocation:
-            if hold.node != name:
-                return hold
-            return replace(
-                hold,
-                gpus=tuple(index for index in hold.gpus if index not in indices),
-                gpu_uuids=tuple(uuid for uuid in hold.gpu_uuids if uuid not in uuids),  # type: ignore[operator]  # a set
-            )
 
-        yield replace(fleet, allocations=tuple(less(hold) for hold in fleet.allocations))
+def without(hold: Allocation, cards: tuple[Gpu, ...], some: tuple[int, ...]) -> Allocation:
+    # By index, as the node numbers its cards now: uuids may be half known, or shifted.
+    left = [at for at in members(taken_by(hold, cards)) if at not in some]
+    return replace(hold, gpus=tuple(cards[at].index for at in left), gpu_uuids=())
 
 
 def freed_memory(fleet: Fleet, name: str, amount: int) -> Fleet:
@@ -204,7 +204,7 @@ def carried_out(remedy: Remedy, profile: Profile, fleet: Fleet) -> Iterator[Flee
             yield joined(remedy, fleet)
         case Change.REPORT_FACTS:
             assert gpu_class is not None
-            cards = tuple(Gpu(index=at, gpu_class=gpu_class) for at in range(amount))
+            cards = tuple(Gpu(index=90 + at, gpu_class=gpu_class) for at in range(amount))
             yield with_facts(fleet, name, lambda f: replace(f, gpus=cards))
 
 
