@@ -112,9 +112,9 @@ class Running:
         """What `roost ctl … -o json` prints."""
         return json.loads(self.ctl(*words, "-o", "json").stdout)
 
-    def apply(self, text: str, *words: str) -> subprocess.CompletedProcess[str]:
+    def apply(self, text: str, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         """Apply a catalog from standard input."""
-        return self.ctl("apply", "-f", "-", *words, text=text)
+        return self.ctl("apply", "-f", "-", *words, check=check, text=text)
 
     def key(self, name: str = "test") -> str:
         """A new gateway key."""

@@ -199,7 +199,7 @@ def test_a_cause_holds_no_key_and_no_control_characters_and_is_short() -> None:
     assert len(cause) < 400
 
 
-@pytest.mark.parametrize("engine", [Engine.VLLM, Engine.SGLANG, Engine.COMMAND])
+@pytest.mark.parametrize("engine", [Engine.VLLM, Engine.SGLANG])
 def test_an_engine_without_an_adapter_is_named(engine: Engine) -> None:
     with pytest.raises(Unavailable, match=f"no adapter for {engine} yet"):
         adapter(engine)

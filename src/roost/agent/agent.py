@@ -63,7 +63,6 @@ class Options:
     token: str | None = field(default=None, repr=False)
     token_file: Path | None = None
     asked: Asked = field(default_factory=Asked)
-    allow_command: bool = False
     host: str = "127.0.0.1"
     port_range: tuple[int, int]
     stop_engines: bool = False
@@ -466,16 +465,10 @@ class Agent:
         return time.monotonic() + self._clock_offset
 
     def _program(self, engine: Engine) -> tuple[str, ...]:
-        match engine:
-            case Engine.LLAMA_CPP:
-                return programs.llama_server(self._options.asked.llama_server, os.environ)
-            case Engine.COMMAND if not self._options.allow_command:
-                raise Unavailable(
-                    "this agent runs no commands: start it with --allow-command to let it"
-                )
-            case _:
-                # The adapter, asked next, says whether there is one.
-                return ()
+        asked = self._options.asked
+        return programs.start_of(
+            engine, llama=asked.llama_server, allow_command=asked.allow_command, env=os.environ
+        )
 
     def _tools(self, http: httpx2.AsyncClient) -> Tools:
         return Tools(

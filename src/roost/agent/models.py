@@ -3,8 +3,25 @@
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path, PurePosixPath
+from typing import Final
 
 from roost.errors import Unavailable
+
+HUB: Final = "hf:"
+
+
+def found(
+    source: str,
+    directories: Sequence[Path],
+    exists: Callable[[str], bool | None],
+    *,
+    downloads: bool,
+) -> str:
+    """What an engine is to be told: a path, or the name of a model that it `downloads` itself."""
+    if not source or (downloads and source.startswith(HUB)):
+        # Only engine `command` may go without a source: the catalog has seen to that.
+        return source.removeprefix(HUB)
+    return str(resolve(source, directories, exists))
 
 
 def resolve(
@@ -18,7 +35,7 @@ def resolve(
     """
     if "\0" in source:
         raise Unavailable("the source holds a NUL character")
-    if source.startswith("hf:"):
+    if source.startswith(HUB):
         raise Unavailable(f"this agent does not download models yet: {source}")
     path = PurePosixPath(source)
     if ".." in path.parts:

@@ -27,10 +27,30 @@ def llama_server(configured: Path | None, env: Mapping[str, str]) -> tuple[str, 
     )
 
 
-def installed(configured: Path | None, env: Mapping[str, str]) -> tuple[frozenset[str], list[str]]:
+def start_of(
+    engine: Engine, *, llama: Path | None, allow_command: bool, env: Mapping[str, str]
+) -> tuple[str, ...]:
+    """The beginning of an engine's command line here; empty where the adapter knows all of it."""
+    match engine:
+        case Engine.LLAMA_CPP:
+            return llama_server(llama, env)
+        case Engine.COMMAND if not allow_command:
+            raise Unavailable(
+                "this agent runs no commands: start it with --allow-command to let it",
+                hint="roost agent --allow-command, or roost up --allow-command",
+            )
+        case _:
+            # The adapter, asked next, says whether there is one.
+            return ()
+
+
+def installed(
+    configured: Path | None, env: Mapping[str, str], *, allow_command: bool = False
+) -> tuple[frozenset[str], list[str]]:
     """The engines found, and what was looked for in vain though it was asked for."""
+    allowed = frozenset({Engine.COMMAND.value} if allow_command else ())
     try:
         llama_server(configured, env)
     except Unavailable as cause:
-        return frozenset(), [cause.message] if configured is not None else []
-    return frozenset({Engine.LLAMA_CPP.value}), []
+        return allowed, [cause.message] if configured is not None else []
+    return allowed | {Engine.LLAMA_CPP.value}, []

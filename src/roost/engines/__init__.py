@@ -2,10 +2,14 @@
 
 from roost.domain.profile import Engine
 from roost.engines.adapter import Adapter
+from roost.engines.command import Command
 from roost.engines.llama_cpp import LlamaCpp
 from roost.errors import Unavailable
 
-_ADAPTERS: dict[Engine, Adapter] = {Engine.LLAMA_CPP: LlamaCpp()}
+_ADAPTERS: dict[Engine, Adapter] = {
+    Engine.LLAMA_CPP: LlamaCpp(),
+    Engine.COMMAND: Command(),
+}
 
 
 def adapter(engine: Engine) -> Adapter:

@@ -18,7 +18,9 @@ class Site:
     interpreter.
     """
     source: str
-    """The model's absolute path."""
+    """The model's absolute path; `OWNER/NAME` for an engine that downloads; empty where the profile
+    names no source.
+    """
     threads: int | None = None
     """CPUs this agent may use; `None`: not known, the engine decides."""
 
@@ -37,7 +39,8 @@ class Adapter(Protocol):
     """One engine; every method is pure."""
 
     engine: Engine
-    health_path: str
+    downloads: bool
+    """It fetches a model of the Hugging Face Hub itself, by its name."""
     slots_path: str | None
     """Where the engine says how many requests it takes at once."""
 
@@ -47,6 +50,10 @@ class Adapter(Protocol):
 
     def env(self, spec: ShardSpec) -> Mapping[str, str]:
         """What the engine needs in its environment, its key among it."""
+        ...
+
+    def health_path(self, spec: ShardSpec) -> str:
+        """Where it says how it is."""
         ...
 
     def health(self, status: int, body: bytes) -> Health:
@@ -64,3 +71,8 @@ class Adapter(Protocol):
     def ended(self, exit_: Exit, spec: ShardSpec) -> Ended:
         """Why it ended, by what it wrote and how it exited."""
         ...
+
+
+def cards(spec: ShardSpec) -> str:
+    """The shard's cards as `CUDA_VISIBLE_DEVICES` wants them; empty: none."""
+    return ",".join(spec.gpu_uuids or (str(index) for index in spec.gpus))

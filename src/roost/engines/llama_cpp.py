@@ -12,7 +12,7 @@ from typing import Final
 
 from roost.domain.profile import Engine, MetricNames
 from roost.domain.replica import ShardSpec
-from roost.engines.adapter import Exit, Site
+from roost.engines.adapter import Exit, Site, cards
 from roost.engines.exits import Rule, ended_by
 from roost.reconcile.supervise import Ended, Health
 
@@ -42,7 +42,7 @@ class LlamaCpp:
     """llama.cpp, one process, on the CPU or with one card."""
 
     engine = Engine.LLAMA_CPP
-    health_path = "/health"
+    downloads = False
     slots_path: str | None = "/props"
 
     def argv(self, spec: ShardSpec, site: Site) -> tuple[str, ...]:
@@ -66,13 +66,17 @@ class LlamaCpp:
 
     def env(self, spec: ShardSpec) -> Mapping[str, str]:
         """The key, and exactly the cards that are this shard's."""
-        cards = spec.gpu_uuids or tuple(str(index) for index in spec.gpus)
         # Roost's own come last: a profile's env must not open the engine or show it other cards.
         return {
             **spec.profile.env,
             "LLAMA_API_KEY": spec.key,
-            "CUDA_VISIBLE_DEVICES": ",".join(cards),
+            "CUDA_VISIBLE_DEVICES": cards(spec),
         }
+
+    def health_path(self, spec: ShardSpec) -> str:
+        """The same for every profile."""
+        del spec
+        return "/health"
 
     def health(self, status: int, body: bytes) -> Health:
         """The listener opens before the model is loaded and says 503 until it is."""

@@ -126,6 +126,7 @@ def agent(
             labels=_labels(labels),
             model_directories=tuple(path.absolute() for path in model_dirs),
             llama_server=llama_server,
+            allow_command=allow_command,
             env=os.environ,
         ),
         Sources(
@@ -159,7 +160,6 @@ def agent(
         token=token,
         token_file=token_file,
         asked=asked,
-        allow_command=allow_command,
         host=host,
         port_range=_range(port_range) if port_range is not None else ports.choose(asked.root),
         stop_engines=stop_engines,

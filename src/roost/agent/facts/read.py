@@ -22,6 +22,8 @@ class Asked:
     labels: Mapping[str, str] = field(default_factory=dict)
     model_directories: tuple[Path, ...] = ()
     llama_server: Path | None = None
+    allow_command: bool = False
+    """Engine `command` may be run here: any program that a catalog names."""
     env: Mapping[str, str] = field(default_factory=dict)
     gpus: Sources = field(default_factory=Sources)
     fabrics: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -60,7 +62,12 @@ def read(
         # The operator's own labels win.
         labels={**found.labels, **gpus.labels(found_gpus.gpus), **asked.labels},
         memory_bytes=found.memory_bytes,
-        engines=tried("engines", lambda: programs.installed(asked.llama_server, asked.env)),
+        engines=tried(
+            "engines",
+            lambda: programs.installed(
+                asked.llama_server, asked.env, allow_command=asked.allow_command
+            ),
+        ),
         gpus=found_gpus.gpus,
         fabrics=fabrics,
         storage=found.storage,

@@ -337,9 +337,14 @@ class Shard:
                 # The engine would say it in its own words, or take what is left and fail later.
                 raise Unavailable(gone)
             program = tools.program(spec.profile.engine)
-            source = models.resolve(spec.profile.source, tools.model_directories, tools.exists)
-            site = Site(program=program, source=str(source), threads=tools.threads)
             engine = adapter(spec.profile.engine)
+            source = models.found(
+                spec.profile.source,
+                tools.model_directories,
+                tools.exists,
+                downloads=engine.downloads,
+            )
+            site = Site(program=program, source=source, threads=tools.threads)
             argv = engine.argv(spec, site)
             env = process.environment(tools.env, engine.env(spec), self.mark)
         except RoostError as cause:
@@ -359,7 +364,8 @@ class Shard:
                 os.close(output)
         except (OSError, ValueError) as cause:
             self.life = before
-            self._failed_to_start(f"cannot start {argv[0]}: {cause}")
+            said = cause.strerror if isinstance(cause, OSError) else None
+            self._failed_to_start(f"cannot start {argv[0]}: {(said or str(cause)).lower()}")
             return
         self._first = (self._process.pid, self._process.started)
         self._slots = None
