@@ -12,7 +12,7 @@ import pytest
 
 from fake_api import CREDENTIAL, FakeApi, Run
 from roost.cli.client import Endpoint
-from roost.cli.main import CTL, ROOST, main
+from roost.cli.main import ROOST, main
 from roost.errors import RoostError
 
 ROOST_BIN = str(Path(sys.executable).with_name("roost"))
@@ -225,16 +225,6 @@ def test_wrong_usage_is_2_and_names_the_help(run: Run, words: list[str]) -> None
     assert ran.status == 2
     assert ran.out == ""
     assert "--help" in ran.err
-
-
-@pytest.mark.parametrize("name", list(CTL))
-def test_every_command_has_help_with_an_example(run: Run, name: str) -> None:
-    ran = run(name, "--help")
-    assert ran.status == 0
-    assert "roost ctl " in ran.out
-    assert "\\b" not in ran.out
-    # The lines of an example stay lines.
-    assert any(line.startswith("    roost ctl ") for line in ran.out.splitlines())
 
 
 def test_the_list_of_commands_imports_none_of_them() -> None:

@@ -23,7 +23,7 @@ from roost.cli.session import Session, session
 )
 @session
 def apply(run: Session, *, file: str, dry_run: bool, wait: bool, timeout: float) -> int:
-    r"""Want what a catalog file says; models that it doesn't name stay as they are.
+    """Want what a catalog file says; models that it doesn't name stay as they are.
 
     A file with a mistake is refused whole. With --wait the exit status is 0 when all its replicas
     are ready, 1 when one keeps failing, 4 when one fits nowhere, 6 when the time is up.

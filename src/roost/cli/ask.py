@@ -18,7 +18,7 @@ EXIT_UNPLACEABLE = 4
 @click.option("--brief", is_flag=True, help="JSON: without the rejected nodes; counts stay.")
 @session
 def plan(run: Session, *, file: str, all_nodes: bool, brief: bool) -> int:
-    r"""Where a catalog's replicas would go, asked of the running server; nothing is changed.
+    """Where a catalog's replicas would go, asked of the running server; nothing is changed.
 
     Exit status 4: some fit nowhere. Without a server, from a saved fleet: roost plan.
 

@@ -12,7 +12,7 @@ from roost.cli.session import Session, session
 @click.option("--reason", metavar="TEXT", help="Shown wherever the node is turned down.")
 @session
 def cordon(run: Session, node: str, *, reason: str | None) -> None:
-    r"""Place nothing new on a node; what runs there stays.
+    """Place nothing new on a node; what runs there stays.
 
     \b
     Example:
@@ -30,7 +30,7 @@ def cordon(run: Session, node: str, *, reason: str | None) -> None:
 @click.option("--reason", metavar="TEXT", help="Shown wherever the node is turned down.")
 @session
 def drain(run: Session, node: str, *, reason: str | None) -> None:
-    r"""Place nothing new on a node and move what runs there to others.
+    """Place nothing new on a node and move what runs there to others.
 
     \b
     Example:
@@ -48,7 +48,7 @@ def drain(run: Session, node: str, *, reason: str | None) -> None:
 @click.option("--reason", metavar="TEXT", help="Kept with the event.")
 @session
 def uncordon(run: Session, node: str, *, reason: str | None) -> None:
-    r"""Place on a node again.
+    """Place on a node again.
 
     \b
     Example:

@@ -18,7 +18,7 @@ from roost.cli.session import Session, session
 @click.option("--before", metavar="ID", help="Only older ones than this event.")
 @session
 def events(run: Session, *, limit: int, before: str | None) -> None:
-    r"""What changed: when, who, what, to what and why; newest last.
+    """What changed: when, who, what, to what and why; newest last.
 
     \b
     Example:

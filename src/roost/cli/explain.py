@@ -14,7 +14,7 @@ from roost.cli.session import Session, session
 )
 @session
 def explain(run: Session, model: str, *, all_nodes: bool) -> None:
-    r"""Why a model's replicas are where they are: the verdict, every profile tried, every node.
+    """Why a model's replicas are where they are: the verdict, every profile tried, every node.
 
     \b
     Example:

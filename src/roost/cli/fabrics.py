@@ -14,7 +14,7 @@ from roost.cli.session import Session, session
 @click.command("fabrics")
 @session
 def fabrics(run: Session) -> None:
-    r"""The named RDMA networks: replicas of several nodes are on nodes of one of them.
+    """The named RDMA networks: replicas of several nodes are on nodes of one of them.
 
     NODES is ready/all. HCAS are usable adapters, GPUS is class:free/total on its ready nodes.
     An adapter's fabric is named by its agent: roost agent --fabric ib0=mlx5_*

@@ -9,7 +9,7 @@ from roost.cli.session import Session, session
 
 @click.group("keys")
 def keys() -> None:
-    r"""The gateway's keys; a key's text is shown once, when it is made.
+    """The gateway's keys; a key's text is shown once, when it is made.
 
     \b
     Example:
@@ -21,7 +21,7 @@ def keys() -> None:
 @click.argument("name")
 @session
 def create(run: Session, name: str) -> None:
-    r"""Make a key and print it, this once; only the key is on standard output.
+    """Make a key and print it, this once; only the key is on standard output.
 
     \b
     Example:
@@ -38,7 +38,7 @@ def create(run: Session, name: str) -> None:
 @keys.command("list")
 @session
 def list_keys(run: Session) -> None:
-    r"""The keys by name; never their text.
+    """The keys by name; never their text.
 
     \b
     Example:
@@ -61,7 +61,7 @@ def list_keys(run: Session) -> None:
 @click.argument("name")
 @session
 def revoke(run: Session, name: str) -> None:
-    r"""Make a key good for nothing.
+    """Make a key good for nothing.
 
     \b
     Example:

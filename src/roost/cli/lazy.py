@@ -17,22 +17,12 @@ class Lazy(NamedTuple):
     """The extra of the package that brings what it imports."""
 
 
-def _keep_examples(command: click.Command) -> None:
-    r"""Turn the `\b` of raw docstrings into the mark by which click keeps a paragraph's lines."""
-    if command.help:
-        command.help = command.help.replace("\\b\n", "\b\n")
-    if isinstance(command, click.Group):
-        for inner in command.commands.values():
-            _keep_examples(inner)
-
-
 class LazyGroup(click.Group):
     """Knows its commands by name and place."""
 
     def __init__(self, *args: Any, lazy: Mapping[str, Lazy], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.lazy = lazy
-        _keep_examples(self)
 
     def list_commands(self, _ctx: click.Context) -> list[str]:
         """In the table's order."""
@@ -46,7 +36,6 @@ class LazyGroup(click.Group):
         found = getattr(import_module(module), attribute)
         if not isinstance(found, click.Command):
             raise TypeError(f"{self.lazy[cmd_name].target} is no command")
-        _keep_examples(found)
         return found
 
     def format_commands(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -33,7 +33,7 @@ _GIVE_UP_S: Final = 60.0
 )
 @session
 def logs(run: Session, replica: str, *, follow: bool, tail: int, previous: bool, rank: int) -> None:
-    r"""What a replica's engine printed.
+    """What a replica's engine printed.
 
     \b
     Examples:

@@ -58,7 +58,7 @@ ROOST: Final = {
 )
 @click.pass_context
 def ctl_group(ctx: click.Context, directory: str | None) -> None:
-    r"""Ask and tell a running server.
+    """Ask and tell a running server.
 
     The server and its credential are found in --dir DIR (or ROOST_DIR); ROOST_SERVER and
     ROOST_CREDENTIAL_FILE name others. Exit status: 0 ok, 1 failed, 2 unusable input,
@@ -74,7 +74,7 @@ def ctl_group(ctx: click.Context, directory: str | None) -> None:
 @click.group("roost", cls=LazyGroup, lazy=ROOST, context_settings=_SETTINGS)
 @click.version_option(package_name="roost", message="%(prog)s %(version)s")
 def roost_group() -> None:
-    r"""Serve language models from machines that you own.
+    """Serve language models from machines that you own.
 
     \b
     Start with:

@@ -12,7 +12,7 @@ COLUMNS = ("NAME", "READY", "PRIORITY", "PROFILES", "ALIASES", "STATE")
 @click.command("models")
 @session
 def models(run: Session) -> None:
-    r"""The models applied: READY is how many of the wanted replicas serve.
+    """The models applied: READY is how many of the wanted replicas serve.
 
     \b
     Example:
@@ -45,7 +45,7 @@ def models(run: Session) -> None:
 @click.argument("model")
 @session
 def delete(run: Session, model: str) -> None:
-    r"""Stop serving a model: its replicas finish what they have and stop.
+    """Stop serving a model: its replicas finish what they have and stop.
 
     \b
     Example:

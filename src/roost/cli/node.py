@@ -16,7 +16,7 @@ from roost.domain.units import has_gb
 @click.argument("name")
 @session
 def node(run: Session, name: str) -> None:
-    r"""One node with all it reported and what is on it.
+    """One node with all it reported and what is on it.
 
     \b
     Example:

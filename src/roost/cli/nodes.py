@@ -15,7 +15,7 @@ WIDE = ("SHARED", "ADDRESS")
 @click.group("nodes", invoke_without_command=True)
 @wide_session
 def nodes(run: Session) -> None:
-    r"""The fleet: what each node has left of what it has.
+    """The fleet: what each node has left of what it has.
 
     MEM and DISK are free/total in GB: memory that no replica claims, and the local filesystem with
     most room. GPUS is class:free/total. AGE is the last report's. `-` was not reported.
@@ -60,7 +60,7 @@ def nodes(run: Session) -> None:
 @click.argument("name")
 @session
 def delete(run: Session, name: str) -> None:
-    r"""Forget a node that is gone for good; what it ran is placed elsewhere.
+    """Forget a node that is gone for good; what it ran is placed elsewhere.
 
     A node that still reports is refused: stop its agent first.
 

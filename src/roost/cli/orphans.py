@@ -9,7 +9,7 @@ from roost.cli.session import Session, session
 @click.command("orphans")
 @session
 def orphans(run: Session) -> None:
-    r"""Engines that run although nothing here wants them; nothing stops them unasked.
+    """Engines that run although nothing here wants them; nothing stops them unasked.
 
     They appear when the server's database is new or restored. Applying a catalog that names their
     model takes them over as they run.

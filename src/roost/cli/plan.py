@@ -43,6 +43,10 @@ def plan(*, fleet_file: str, catalog_file: str, output: str, all_nodes: bool, br
 
     The fleet file is what `roost ctl nodes -o json` prints. Exit status 0: all are placed or kept;
     4: some are unplaceable; 2: a file can't be used.
+
+    \b
+    Example:
+      roost ctl nodes -o json | roost plan --fleet - --catalog catalog.yaml
     """
     if fleet_file == catalog_file == "-":
         raise click.UsageError("only one of --fleet and --catalog can be read from stdin")

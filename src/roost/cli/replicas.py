@@ -17,7 +17,7 @@ COLUMNS = (
 @click.command("replicas")
 @session
 def replicas(run: Session) -> None:
-    r"""Every replica: RUNNING and WAITING are requests, KV is how full its cache is.
+    """Every replica: RUNNING and WAITING are requests, KV is how full its cache is.
 
     SINCE is how long it has been in its STATE. `-` was not measured.
 

@@ -30,7 +30,7 @@ class Duration(click.ParamType[int]):
 
 @click.group("token")
 def token() -> None:
-    r"""Tokens that let nodes join; each expires, and is good for so many machines.
+    """Tokens that let nodes join; each expires, and is good for so many machines.
 
     \b
     Example:
@@ -51,7 +51,7 @@ def token() -> None:
 )
 @session
 def create(run: Session, *, ttl: int, uses: int) -> None:
-    r"""Make a token and print what to run on the new machine, this once.
+    """Make a token and print what to run on the new machine, this once.
 
     \b
     Example:
@@ -79,7 +79,7 @@ def create(run: Session, *, ttl: int, uses: int) -> None:
 @token.command("list")
 @session
 def list_tokens(run: Session) -> None:
-    r"""The tokens that are still good; never their text.
+    """The tokens that are still good; never their text.
 
     \b
     Example:
@@ -109,7 +109,7 @@ def list_tokens(run: Session) -> None:
 @click.argument("token_id", metavar="ID")
 @session
 def revoke(run: Session, token_id: str) -> None:
-    r"""Let nobody else join with a token; who joined stays.
+    """Let nobody else join with a token; who joined stays.
 
     \b
     Example:

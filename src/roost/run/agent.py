@@ -113,7 +113,7 @@ def agent(
     fabrics: tuple[str, ...],
     stop_engines: bool,
 ) -> None:
-    r"""Run this machine's engines and report to the server.
+    """Run this machine's engines and report to the server.
 
     SIGTERM ends the agent; engines go on, and the next agent takes them over.
 
@@ -188,7 +188,7 @@ def facts(
     fabrics: tuple[str, ...],
     output: str,
 ) -> None:
-    r"""Print what this machine is, as the agent would report it.
+    """Print what this machine is, as the agent would report it.
 
     With --root it is what the files below that directory say, as of a machine kept there: sizes of
     its filesystems can't be learnt from files, and are left out.

@@ -42,7 +42,7 @@ _LOAD_LIMIT_S: Final = 300
 @directory_option
 @click.option("--exit", "exit_after", is_flag=True, help="Stop after one answer.")
 def demo(directory: Path | None, exit_after: bool) -> None:
-    r"""Serve a small real model on this machine and ask it something.
+    """Serve a small real model on this machine and ask it something.
 
     \b
     Example:

@@ -76,7 +76,7 @@ def gateway(
     first_byte_s: float,
     drain_s: float,
 ) -> None:
-    r"""Serve the OpenAI API from the replicas that are ready.
+    """Serve the OpenAI API from the replicas that are ready.
 
     Routes and keys come from the server and are kept in DIR/gateway/snapshot.json, so that
     requests go on while the server is away. SIGTERM lets what is in flight finish.

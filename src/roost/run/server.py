@@ -89,7 +89,7 @@ def server(
     log_level: str,
     log_format: str,
 ) -> None:
-    r"""Run the control plane: what is wanted, where it goes, what agents report.
+    """Run the control plane: what is wanted, where it goes, what agents report.
 
     Engines and gateways go on without it; a server that starts again finds everything in
     DIR/server. SIGTERM ends it.

@@ -54,7 +54,7 @@ def up(
     workers: int,
     port_base: int | None,
 ) -> None:
-    r"""Serve models from this machine: server, agent and gateway, until Ctrl-C.
+    """Serve models from this machine: server, agent and gateway, until Ctrl-C.
 
     \b
     Example:
