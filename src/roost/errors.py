@@ -21,7 +21,9 @@ from typing import ClassVar
 
 
 class RoostError(Exception):
-    """Something Roost says on purpose; `code` is stable, `status` is HTTP's, `exit_code` is `ctl`'s."""
+    """Something Roost says on purpose; `code` is stable, `status` is HTTP's, `exit_code` is
+    `ctl`'s.
+    """
 
     code: ClassVar[str] = "internal"
     status: ClassVar[int] = 500
@@ -42,7 +44,7 @@ class UserError(RoostError):
 
 
 class Unusable(UserError):
-    """An input that cannot be used; `problems` has one line each, with file, line and key if known."""
+    """An input that can't be used; `problems` has a line each, with file, line and key if known."""
 
     code = "unusable_input"
     status = 422

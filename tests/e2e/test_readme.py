@@ -159,9 +159,7 @@ def test_every_command_of_the_readme_works_as_written(checkout: Path) -> None:
         ):
             wait_for(lambda: "second" in shell.run("./dev roost ctl nodes"))
 
-    assert "collected" in shell.run(
-        "./dev test", PYTEST_ADDOPTS="--collect-only -q"
-    )
+    assert "collected" in shell.run("./dev test", PYTEST_ADDOPTS="--collect-only -q")
     shell.run("./dev clean")
     assert not (checkout / ".venv").exists()
     assert shell.done == set(COMMANDS)

@@ -23,14 +23,15 @@ class AllocationState(StrEnum):
 
     HELD = "held"
     STOPPING = "stopping"
-    """The replica is gone from the catalog or replaced; its processes have not been seen to exit yet."""
+    """The replica is gone from the catalog or replaced; its processes have not been seen to exit
+    yet."""
     LOST = "lost"
     """Its node is lost; the processes may still run there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allocation:
-    """One replica's hold on one node. `model`, `index`, `profile` may be unknown: somebody else's."""
+    """A replica's hold on one node. `model`, `index`, `profile` may be unknown: somebody else's."""
 
     replica: ReplicaName
     node: NodeName

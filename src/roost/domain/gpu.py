@@ -5,7 +5,8 @@ from typing import NewType
 
 GpuUuid = NewType("GpuUuid", str)
 GpuClass = NewType("GpuClass", str)
-"""The canonical spelling of a whole product name, lower case: `h100-80gb-hbm3`. Equality, never containment."""
+"""The canonical spelling of a whole product name, lower case: `h100-80gb-hbm3`. Equality, never
+containment."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,7 +18,8 @@ class Gpu:
     uuid: GpuUuid | None = None
     memory_bytes: int | None = None
     nvlink_domain: int | None = None
-    """GPUs of one domain reach each other by NVLink; one *known* to have none is a domain of its own."""
+    """GPUs of one domain reach each other by NVLink; one *known* to have none is a domain of its
+    own."""
     healthy: bool | None = None
     unhealthy_reason: str | None = None
     foreign_processes: int | None = None

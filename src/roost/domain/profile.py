@@ -21,7 +21,9 @@ class Engine(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricNames:
-    """Where an engine's load is found on its metrics page: of each list, the first name present wins."""
+    """Where an engine's load is found on its metrics page: of each list, the first name present
+    wins.
+    """
 
     path: str = "/metrics"
     running: tuple[str, ...] = ()
@@ -59,7 +61,8 @@ class Profile:
     args: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
     command: tuple[str, ...] | None = None
-    """Engine `command` only: the argument vector, with `{host}`, `{port}`, `{source}` and so on to fill in."""
+    """Engine `command` only: the argument vector, with `{host}`, `{port}`, `{source}` and so on to
+    fill in."""
     health: str = "/health"
     """Engine `command` only."""
     metrics: MetricNames | None = None

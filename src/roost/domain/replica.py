@@ -9,11 +9,14 @@ from roost.domain.model import ModelName
 from roost.domain.profile import Profile
 
 PlacementId = NewType("PlacementId", str)
-"""One placing of a replica, for ever: `coder-0` placed again elsewhere has the same name and another id."""
+"""One placing of a replica, for ever: `coder-0` placed again elsewhere has the same name and
+another id."""
 
 
 class ReplicaState(StrEnum):
-    """`pending → placed → starting → loading → ready → draining → stopped`; `failed` from any, with the cause."""
+    """`pending → placed → starting → loading → ready → draining → stopped`; `failed` from any, with
+    the cause.
+    """
 
     PENDING = "pending"
     """Wanted, and on no node yet."""
@@ -80,19 +83,22 @@ class ObservedShard:
     restarts: int = 0
     """Starts after the first, in place."""
     cause: str | None = None
-    """Why it failed, or why it was restarted last; a sentence with the exit status and the log's evidence."""
+    """Why it failed, or why it was restarted last; a sentence with the exit status and the log's
+    evidence."""
     port_taken: bool = False
     """The engine could not bind: the server is to assign another port."""
     slots: int | None = None
     """Requests at once, as the engine said; `None` until learnt."""
     load: Load | None = None
     spec: ShardSpec | None = None
-    """Set only for an engine that is in no desired state: what it was started with, so that it can be adopted."""
+    """Set only for an engine that is in no desired state: what it was started with, so that it can
+    be adopted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Desired:
-    """All that should run on one node. What is in neither list is left alone and reported with its `spec`.
+    """All that should run on one node. What is in neither list is left alone and reported with its
+    `spec`.
 
     Of one fleet, (`incarnation`, `epoch`, `revision`) only grows; an agent refuses what is lower.
     """

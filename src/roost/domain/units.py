@@ -1,4 +1,4 @@
-"""Bytes as people read them: GB is 10^9, what one has is rounded down, what one needs is rounded up."""
+"""Bytes as people read them: GB is 10^9; what is there is rounded down, what is needed up."""
 
 from typing import Final, NewType
 

@@ -1,7 +1,8 @@
-"""What an agent and the server say to each other, as JSON over HTTP (`/agent/v1/{join,report,desired,orders,logs}`).
+"""What an agent and the server say to each other, as JSON over HTTP
+(`/agent/v1/{join,report,desired,orders,logs}`).
 
-Unknown keys are ignored and absent ones take their default ("not reported"), so that either side may be
-a version older or newer.
+Unknown keys are ignored and absent ones take their default ("not reported"), so that either side
+may be a version older or newer.
 """
 
 from dataclasses import dataclass, field
@@ -24,7 +25,8 @@ class Join:
     name: str
     """The name the node would like; host name by default."""
     identity: str
-    """Made once by the agent and kept: survives renames and address changes. Two machines never share it."""
+    """Made once by the agent and kept: survives renames and address changes. Two machines never
+    share it."""
     boot_id: str | None = None
     agent_version: str = ""
     protocol: int = PROTOCOL
@@ -46,7 +48,7 @@ class Report:
 
     identity: str
     sequence: int
-    """Grows with each report of one agent process; an older one that arrives late changes nothing."""
+    """Grows with each report of one agent process; an older one that comes late changes nothing."""
     started_at: float
     """When this agent process started (epoch seconds): orders sequences over restarts."""
     facts: Facts
@@ -74,7 +76,7 @@ class Reported:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogOrder:
-    """Somebody asked for a shard's log; the agent sends it as the body of `POST /agent/v1/logs/ID`."""
+    """Somebody asked for a shard's log; the agent sends it as body of `POST /agent/v1/logs/ID`."""
 
     id: str
     placement: str
@@ -87,7 +89,9 @@ class LogOrder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Orders:
-    """The answer to `GET /agent/v1/orders?wait=S`: what is asked of the agent once, apart from desired state."""
+    """The answer to `GET /agent/v1/orders?wait=S`: what is asked of the agent once, apart from
+    desired state.
+    """
 
     logs: tuple[LogOrder, ...] = ()
 

@@ -1,7 +1,9 @@
-"""What the server tells gateways: models, where their ready replicas are, and the keys that clients may use.
+"""What the server tells gateways: models, where their ready replicas are, and the keys that clients
+may use.
 
-`GET /gateway/v1/snapshot?revision=N&wait=S` answers the whole `Snapshot` when it is newer than N, else 204
-after S seconds. A gateway keeps the last one in a 0600 file and routes by it while the server is away.
+`GET /gateway/v1/snapshot?revision=N&wait=S` answers the whole `Snapshot` when it is newer than N,
+else 204 after S seconds. A gateway keeps the last one in a 0600 file and routes by it while the
+server is away.
 """
 
 from dataclasses import dataclass, field
@@ -39,7 +41,8 @@ class RoutedModel:
     queue_max_wait_s: float = 30
     routes: tuple[Route, ...] = ()
     state: str | None = None
-    """Why no replica is ready, in a few words (`loading`, `pending: no profile fits`); for the 503's text."""
+    """Why no replica is ready, in a few words (`loading`, `pending: no profile fits`); for the
+    503's text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,8 +63,8 @@ class Snapshot:
     epoch: int
     revision: int
     adopting: bool = False
-    """The server's database is new or restored and no catalog has been applied or confirmed since: a gateway
-    that already routes for another fleet or incarnation keeps what it has."""
+    """The server's database is new or restored and no catalog has been applied or confirmed since:
+    a gateway that already routes for another fleet or incarnation keeps what it has."""
     models: tuple[RoutedModel, ...] = ()
     keys: tuple[GatewayKey, ...] = ()
 
