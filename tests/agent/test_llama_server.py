@@ -83,7 +83,9 @@ def test_a_model_that_cannot_be_loaded_ends_it_with_1_and_the_cause(
     code, log, why = ended("-m", str(model), "--port", str(free_port()))
     assert code == 1
     assert "exiting due to model loading error" in log
-    assert why.startswith("exit status 1: " + cause.format(model=model, source=shard().profile.source))
+    assert why.startswith(
+        "exit status 1: " + cause.format(model=model, source=shard().profile.source)
+    )
 
 
 def test_a_taken_port_ends_it_with_1_and_is_told_apart() -> None:

@@ -1,5 +1,8 @@
+import asyncio
 import socket
+from collections.abc import MutableMapping
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -8,7 +11,7 @@ from starlette.routing import Route
 
 from api.live import Live, WireNode
 from roost.api.agent import _routes as agent_routes
-from roost.api.app import OPEN
+from roost.api.app import LOCAL, OPEN, App
 from roost.api.gateway import _routes as gateway_routes
 from roost.api.management import management
 
@@ -23,7 +26,7 @@ def every_path() -> list[str]:
         route.path
         for app in apps
         for route in app.routes
-        if isinstance(route, APIRoute | Route) and route.path not in OPEN
+        if isinstance(route, APIRoute | Route) and route.path not in OPEN | LOCAL
     ]
     assert len(paths) > 25
     return sorted({p.replace("{name:path}", "x").replace("{model:path}", "x") for p in paths})
@@ -84,6 +87,36 @@ def test_no_spelling_of_a_path_gets_around_the_door(server: Live, target: str) -
 def test_health_is_all_that_is_open(server: Live) -> None:
     assert {path: raw(server, "GET", path) for path in OPEN} == dict.fromkeys(OPEN, 200)
     assert {raw(server, "POST", path) for path in OPEN} == {405}
+
+
+@pytest.mark.parametrize("address", ["192.0.2.7", "2001:db8::7", "roost.example", None])
+def test_metrics_want_the_credential_from_the_network(address: str | None) -> None:
+    said: list[int] = []
+
+    async def ask() -> None:
+        scope: dict[str, Any] = {
+            "type": "http",
+            "method": "GET",
+            "path": "/metrics",
+            "headers": [],
+            "server": address and (address, 7400),
+        }
+
+        async def send(message: MutableMapping[str, Any]) -> None:
+            if message["type"] == "http.response.start":
+                said.append(message["status"])
+
+        async def receive() -> MutableMapping[str, Any]:
+            return {"type": "http.request"}
+
+        await App(None)(scope, receive, send)  # type: ignore[arg-type]  # it is not asked
+
+    asyncio.run(ask())
+    assert said == [401]
+
+
+def test_metrics_are_open_on_the_machine_itself(server: Live) -> None:
+    assert raw(server, "GET", "/metrics") == 200
 
 
 def test_each_credential_opens_its_own_door_only(server: Live) -> None:

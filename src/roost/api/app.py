@@ -1,5 +1,6 @@
 """The one port's three doors, each with a credential of its own; no path is open by accident."""
 
+import ipaddress
 from typing import Final
 
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -10,8 +11,11 @@ from roost.api.management import management
 from roost.api.problems import bearer, unauthorized
 from roost.services.server import Server
 
-OPEN: Final = frozenset({"/healthz", "/readyz", "/metrics"})
-"""All that is answered without a credential, but `POST /agent/v1/join`."""
+OPEN: Final = frozenset({"/healthz", "/readyz"})
+"""All that is answered to anybody without a credential, but `POST /agent/v1/join`."""
+
+LOCAL: Final = frozenset({"/metrics"})
+"""Answered without a credential to who asks at a loopback address, which only this machine can."""
 
 
 class App:
@@ -34,7 +38,7 @@ class App:
             await self._agent(scope, receive, send)
         elif path.startswith("/gateway/"):
             await self._gateway(scope, receive, send)
-        elif path in OPEN or self._is_admin(scope):
+        elif path in OPEN or (path in LOCAL and _asked_locally(scope)) or self._is_admin(scope):
             await self._management(scope, receive, send)
         else:
             await unauthorized()(scope, receive, send)
@@ -42,3 +46,12 @@ class App:
     def _is_admin(self, scope: Scope) -> bool:
         credential = bearer(scope)
         return credential is not None and self._server.is_admin(credential)
+
+
+def _asked_locally(scope: Scope) -> bool:
+    """By the address the connection came in at, not by any header."""
+    at = scope.get("server")
+    try:
+        return at is not None and ipaddress.ip_address(at[0]).is_loopback
+    except ValueError:
+        return False
