@@ -283,7 +283,7 @@ class Stack:
             {
                 "api": self.api,
                 "gateway": self.gateway,
-                "metrics": [self.metrics],
+                "metrics": [f"{self.api}/metrics", f"{self.metrics}/metrics"],
                 "admin_credential_file": str(self.options.dir / "server" / "admin_credential"),
                 "pids": pids,
             },

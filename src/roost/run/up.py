@@ -1,5 +1,6 @@
 """`roost up`: server, agent and gateway on this machine, in the foreground."""
 
+import shlex
 from pathlib import Path
 
 import click
@@ -77,9 +78,9 @@ def up(
             apply(stack, catalog)
         say(f"api      {stack.api}")
         say(f"gateway  {stack.gateway}/v1")
-        say(f"metrics  {stack.metrics}/metrics")
+        say(f"metrics  {stack.api}/metrics  {stack.metrics}/metrics")
         say(f"state    {options.dir}   (logs in {options.dir / 'logs'})")
-        say(f"try      ROOST_DIR={options.dir} roost ctl nodes")
+        say(f"try      ROOST_DIR={shlex.quote(str(options.dir))} roost ctl nodes")
         stack.serve()
         say("stopping: requests in flight finish, then the engines stop (Ctrl-C again to hurry)")
 
