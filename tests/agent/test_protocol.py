@@ -13,7 +13,7 @@ from agent.conftest import Story
 from agent.node import Node
 from agent.test_supervision import fake, lives
 from agent.wire_server import WireServer
-from roost.agent.agent import refusal
+from roost.agent.obedience import refusal
 from roost.domain.replica import Desired, ReplicaState
 
 Tell = Callable[[Story], None]

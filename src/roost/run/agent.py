@@ -151,14 +151,15 @@ def agent(
     import asyncio
 
     from roost.agent.agent import Agent, Options
+    from roost.agent.membership import Invitation
 
     _log_to_stderr()
     options = Options(
         directory=(directory or _default_directory()).absolute(),
         server=server,
-        name=name or socket.gethostname(),
-        token=token,
-        token_file=token_file,
+        invitation=Invitation(
+            name=name or socket.gethostname(), token=token, token_file=token_file
+        ),
         asked=asked,
         host=host,
         port_range=_range(port_range) if port_range is not None else ports.choose(asked.root),
