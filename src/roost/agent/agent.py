@@ -30,7 +30,7 @@ from roost.agent.supervise import probe, procfs
 from roost.agent.supervise.engines import Engines
 from roost.agent.supervise.kept import Shelf
 from roost.agent.supervise.process import cpus
-from roost.agent.supervise.shard import Tools
+from roost.agent.supervise.tools import Tools
 from roost.agent.tasks import cancel, first
 from roost.domain.profile import Engine
 from roost.errors import RoostError

@@ -8,7 +8,8 @@ import structlog
 
 from roost.agent.supervise import process
 from roost.agent.supervise.kept import Kept
-from roost.agent.supervise.shard import Shard, Tools
+from roost.agent.supervise.shard import Shard
+from roost.agent.supervise.tools import Tools
 from roost.domain.replica import Desired, ObservedShard, ShardSpec
 
 log = structlog.get_logger()

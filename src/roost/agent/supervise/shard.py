@@ -3,30 +3,25 @@
 import asyncio
 import contextlib
 import os
-import socket
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import Final, assert_never
 
-import httpx2
 import structlog
 
-from roost.agent import models
-from roost.agent.supervise import probe, process, procfs
-from roost.agent.supervise.kept import Kept, Shelf, file_stem
+from roost.agent.supervise import causes, process, procfs
+from roost.agent.supervise.answers import Answers
+from roost.agent.supervise.command_line import command_line
+from roost.agent.supervise.kept import Kept, file_stem
 from roost.agent.supervise.log import Log
 from roost.agent.supervise.process import Mark, Process
-from roost.domain.profile import Engine
-from roost.domain.replica import Load, ObservedShard, ReplicaState, ShardSpec
-from roost.engines import adapter
-from roost.engines.adapter import Adapter, Exit, Site
-from roost.errors import RoostError, Unavailable
+from roost.agent.supervise.tools import Tools
+from roost.domain.replica import ObservedShard, ReplicaState, ShardSpec
+from roost.engines.adapter import Exit
+from roost.errors import RoostError
 from roost.reconcile import supervise
 from roost.reconcile.supervise import (
     Ended,
     Forget,
-    Health,
     Kill,
     Life,
     Limits,
@@ -40,33 +35,6 @@ log = structlog.get_logger()
 
 BLIND_LOOK_S: Final = 1.0
 """Where the kernel doesn't tell when a process ends, it is looked at so often."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tools:
-    """What every shard of an agent shares."""
-
-    agent: str
-    """The agent's identity, for the marks."""
-    fleet: Callable[[], str]
-    shelf: Shelf
-    logs: Path
-    model_directories: Sequence[Path]
-    exists: Callable[[str], bool | None]
-    """Whether a file is there; `None`: its mount does not answer."""
-    program: Callable[[Engine], tuple[str, ...]]
-    """How an engine is started here; raises `Unavailable`."""
-    gone: Callable[[Sequence[str]], str | None]
-    """Which of these cards, by uuid, is not there any more; None: none of them."""
-    http: httpx2.AsyncClient
-    now: Callable[[], float]
-    luck: Callable[[], float]
-    changed: Callable[[], None]
-    """Called when what would be reported has changed."""
-    threads: int | None
-    boot_id: str | None
-    env: Mapping[str, str]
-
 
 _UP: Final = frozenset({Phase.STARTING, Phase.LOADING, Phase.READY})
 
@@ -92,10 +60,7 @@ class Shard:
         self._process: Process | None = None
         self._first: tuple[int, int] | None = None
         self._poke = asyncio.Event()
-        self._slots: int | None = None
-        self._load: Load | None = None
-        self._load_at = 0.0
-        self._health: Health | None = None
+        self._answers = Answers(tools.http, tools.now)
         self._told: ObservedShard | None = None
         self._kept: Kept | None = None
 
@@ -195,14 +160,12 @@ class Shard:
         """As it is reported."""
         now = self._tools.now()
         state = supervise.state_of(self.life, now=now)
-        load = None
-        if state in {ReplicaState.READY, ReplicaState.DRAINING} and self._load is not None:
-            load = replace(self._load, age_s=round(max(0.0, now - self._load_at), 3))
+        serves = state in {ReplicaState.READY, ReplicaState.DRAINING}
         alive = self._process is not None
         cause = self.life.cause
         if self.life.ill_since is not None and state is ReplicaState.STARTING:
             seconds = now - self.life.ill_since
-            cause = f"no good answer to health checks for {seconds:.0f} s: {self._health}"
+            cause = f"no good answer to health checks for {seconds:.0f} s: {self._answers.health}"
         return ObservedShard(
             placement=self.spec.placement,
             rank=self.spec.rank,
@@ -214,8 +177,8 @@ class Shard:
             restarts=self.life.restarts,
             cause=cause,
             port_taken=self.life.port_taken,
-            slots=self._slots,
-            load=load,
+            slots=self._answers.slots,
+            load=self._answers.load if serves else None,
             spec=None if self.known else self.running,
         )
 
@@ -270,41 +233,38 @@ class Shard:
     async def _look(self) -> Seen:
         if not self._is_running:
             return self._look_at_its_end()
-        size = in_flight = None
+        answers, size, in_flight = self._answers, None, None
         if self.life.phase in _UP:
             self.log.trim()
             size = self.log.size()
-            self._health = await probe.health(self._tools.http, self._adapter(), self.running)
+            await answers.ask_health(self.running)
         if self.life.phase in {Phase.READY, Phase.DRAINING}:
-            await self._scrape()
-            if self._load is not None and self._load.running is not None:
-                in_flight = self._load.running + (self._load.waiting or 0)
+            await answers.ask_load(self.running)
+            in_flight = answers.in_flight
         if not self._is_running:
             # It ended while it was asked.
             return self._look_at_its_end()
-        return Seen(running=True, health=self._health, log_bytes=size, in_flight=in_flight)
+        return Seen(running=True, health=answers.health, log_bytes=size, in_flight=in_flight)
 
     @property
     def _is_running(self) -> bool:
         return self._process is not None and self._process.running
 
     def _look_at_its_end(self) -> Seen:
-        self._health = None
+        self._answers.health = None
         ended = None
         if self._process is not None and self.life.phase in _UP:
             ended = self._why(self._process.status)
         return Seen(running=False, others=process.living(self.mark, self._first), ended=ended)
 
-    async def _scrape(self) -> None:
-        load = await probe.load(self._tools.http, self._adapter(), self.running)
-        self._load = load
-        self._load_at = self._tools.now()
-
     async def _learn(self, was: Life) -> None:
-        if self.life.phase is Phase.READY and (was.phase is not Phase.READY or self._slots is None):
-            self._slots = await probe.slots(self._tools.http, self._adapter(), self.running)
-            if self._load is None:
-                await self._scrape()
+        answers = self._answers
+        if self.life.phase is not Phase.READY:
+            return
+        if was.phase is not Phase.READY or answers.slots is None:
+            await answers.ask_slots(self.running)
+            if answers.load is None:
+                await answers.ask_load(self.running)
 
     def _perform(self, action: supervise.Action) -> None:
         match action:
@@ -333,20 +293,7 @@ class Shard:
         tools, spec = self._tools, self.spec
         self._let_go()
         try:
-            if (gone := tools.gone(spec.gpu_uuids)) is not None:
-                # The engine would say it in its own words, or take what is left and fail later.
-                raise Unavailable(gone)
-            program = tools.program(spec.profile.engine)
-            engine = adapter(spec.profile.engine)
-            source = models.found(
-                spec.profile.source,
-                tools.model_directories,
-                tools.exists,
-                downloads=engine.downloads,
-            )
-            site = Site(program=program, source=source, threads=tools.threads)
-            argv = engine.argv(spec, site)
-            env = process.environment(tools.env, engine.env(spec), self.mark)
+            line = command_line(spec, tools, self.mark)
         except RoostError as cause:
             self._failed_to_start(cause.message)
             return
@@ -359,17 +306,15 @@ class Shard:
             self._intend(spec)
             output = self.log.open()
             try:
-                self._process = process.launch(argv, env, output)
+                self._process = process.launch(line.argv, line.env, output)
             finally:
                 os.close(output)
         except (OSError, ValueError) as cause:
             self.life = before
-            said = cause.strerror if isinstance(cause, OSError) else None
-            self._failed_to_start(f"cannot start {argv[0]}: {(said or str(cause)).lower()}")
+            self._failed_to_start(causes.not_started(line.argv[0], cause))
             return
         self._first = (self._process.pid, self._process.started)
-        self._slots = None
-        self._load = None
+        self._answers.slots = None
         log.info(
             "engine.started",
             replica=spec.replica,
@@ -398,26 +343,13 @@ class Shard:
         )
 
     def _why(self, status: int | None) -> Ended:
-        try:
-            ended = self._adapter().ended(Exit(status=status, log=self.log.tail()), self.running)
-        except Unavailable as cause:
-            return Ended(cause=cause.message)
-        if ended.port_taken and not is_own_address(self.running.host):
-            # Engines say the same of both; no other port would help here.
-            host = self.running.host
-            return Ended(
-                cause=f"cannot listen on {host}: no address of this machine (roost agent --host)"
-            )
-        return ended
-
-    def _adapter(self) -> Adapter:
-        return adapter(self.running.profile.engine)
+        return causes.why(Exit(status=status, log=self.log.tail()), self.running)
 
     def _let_go(self) -> None:
         if self._process is not None:
             self._process.close()
             self._process = None
-        self._load = None
+        self._answers.forget_load()
 
     def _keep(self, *, force: bool = False) -> None:
         if self.life.phase is Phase.GONE:
@@ -460,16 +392,3 @@ class Shard:
                 wait.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
                     await wait
-
-
-def is_own_address(host: str) -> bool:
-    """Something could listen there."""
-    try:
-        found = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)
-    except OSError:
-        return False
-    for family, kind, protocol, _, address in found:
-        with socket.socket(family, kind, protocol) as one, contextlib.suppress(OSError):
-            one.bind(address)
-            return True
-    return False

@@ -1,0 +1,43 @@
+"""Why an engine ended or could not be started, as a sentence."""
+
+import contextlib
+import socket
+
+from roost.domain.replica import ShardSpec
+from roost.engines import adapter
+from roost.engines.adapter import Exit
+from roost.errors import Unavailable
+from roost.reconcile.supervise import Ended
+
+
+def why(exit_: Exit, spec: ShardSpec) -> Ended:
+    """By what the engine's adapter reads out of its log."""
+    try:
+        ended = adapter(spec.profile.engine).ended(exit_, spec)
+    except Unavailable as cause:
+        return Ended(cause=cause.message)
+    if ended.port_taken and not is_own_address(spec.host):
+        # Engines say the same of both; no other port would help here.
+        return Ended(
+            cause=f"cannot listen on {spec.host}: no address of this machine (roost agent --host)"
+        )
+    return ended
+
+
+def not_started(program: str, cause: OSError | ValueError) -> str:
+    """The kernel's refusal, or Python's of words that no kernel takes."""
+    said = cause.strerror if isinstance(cause, OSError) else None
+    return f"cannot start {program}: {(said or str(cause)).lower()}"
+
+
+def is_own_address(host: str) -> bool:
+    """Something could listen there."""
+    try:
+        found = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)
+    except OSError:
+        return False
+    for family, kind, protocol, _, address in found:
+        with socket.socket(family, kind, protocol) as one, contextlib.suppress(OSError):
+            one.bind(address)
+            return True
+    return False
