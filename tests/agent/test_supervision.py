@@ -146,7 +146,7 @@ def test_a_taken_port_is_told_and_another_one_is_used_at_once_without_a_restart(
             await node.start(*words)
             await server.want(fake("p1", port=port))
             told_it = await server.told(lambda s: s.port_taken)
-            assert told_it.state is ReplicaState.FAILED
+            assert told_it.state is ReplicaState.PLACED
             assert told_it.cause is not None
             assert f"port {port}" in told_it.cause
             other = free_port()
