@@ -1,41 +1,26 @@
 """A client's connection: requests read one after the other, each answered here or passed on."""
 
 import asyncio
-import os
-import re
 import socket
 import struct
 import time
 from typing import Final, cast
 
 from roost.gateway.accounts import NO_MODEL, UNKNOWN_MODEL, Event
+from roost.gateway.answers import answer, headers_of, last_answer
 from roost.gateway.chunks import BadChunk, ChunkWalker
+from roost.gateway.context import Context
 from roost.gateway.doors import judge, list_models, too_much
-from roost.gateway.exchange import Context, Exchange
+from roost.gateway.exchange import Exchange
 from roost.gateway.heads import END, BadHead, has_bare_lf, parse_request
-from roost.gateway.refusals import REASONS, Refusal, bad_request, too_large
+from roost.gateway.ids import id_for
+from roost.gateway.refusals import Refusal, bad_request, too_large
 from roost.gateway.request import Request
 
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _SMALL_BODY: Final = 64 * 1024
 """A refused request's body is still read up to this, so that the connection can go on."""
 _MOST_DISCARDED: Final = 8 * 1024 * 1024
-_PLAIN_ID: Final = re.compile(rb"[A-Za-z0-9._:/+=-]{1,128}")
-_ID_PREFIX: Final = os.urandom(6).hex().encode()
-
-
-class _Ids:
-    """Request ids that no other process hands out."""
-
-    def __init__(self) -> None:
-        self._next = 0
-
-    def next(self) -> bytes:
-        self._next += 1
-        return b"req-%b-%x" % (_ID_PREFIX, self._next)
-
-
-_ids: Final = _Ids()
 
 
 class ClientConnection(asyncio.Protocol):
@@ -160,13 +145,7 @@ class ClientConnection(asyncio.Protocol):
 
     def refuse(self, request: Request, refusal: Refusal, *, close: bool) -> None:
         """Answer here, in OpenAI's error shape."""
-        extra = b""
-        if refusal.retry_after is not None:
-            extra += b"retry-after: %d\r\n" % refusal.retry_after
-        if refusal.allow is not None:
-            extra += b"allow: %b\r\n" % refusal.allow.encode()
-        if refusal.status == 401:
-            extra += b"www-authenticate: Bearer\r\n"
+        extra = headers_of(refusal)
         self._answer(request, refusal.status, refusal.body(), extra=extra, close=close)
 
     # Time.
@@ -258,10 +237,7 @@ class ClientConnection(asyncio.Protocol):
             return False
         head = parse_request(buffer[: end + 4], most_headers=limits.headers)
         self._buffer = buffer[end + 4 :]
-        request_id = head.request_id
-        if request_id is None or not _PLAIN_ID.fullmatch(request_id):
-            request_id = _ids.next()
-        request = Request(head, request_id, time.monotonic())
+        request = Request(head, id_for(head.request_id), time.monotonic())
         refusal = judge(request, self._context)
         self._left = head.length or 0
         self._walker = ChunkWalker() if head.chunked else None
@@ -343,11 +319,11 @@ class ClientConnection(asyncio.Protocol):
             self._task = self._loop.create_task(self._exchange.run())
 
     def _answer_models(self, request: Request) -> None:
-        answer = list_models(request.head.path, self._context.table)
-        if isinstance(answer, Refusal):
-            self._tell(request, answer, close=False, label=UNKNOWN_MODEL)
+        listed = list_models(request.head.path, self._context.table)
+        if isinstance(listed, Refusal):
+            self._tell(request, listed, close=False, label=UNKNOWN_MODEL)
             return
-        self._answer(request, 200, answer, close=False)
+        self._answer(request, 200, listed, close=False)
         self._account(request, 200, None, NO_MODEL)
 
     def _tell(
@@ -362,26 +338,8 @@ class ClientConnection(asyncio.Protocol):
     def _answer(
         self, request: Request, status: int, body: bytes, *, extra: bytes = b"", close: bool
     ) -> None:
-        head = request.head
-        keep_alive = head.keep_alive and not close and not self._context.draining
-        if not keep_alive:
-            connection = b"connection: close\r\n"
-        else:
-            connection = b"" if head.http11 else b"connection: keep-alive\r\n"
-        self.write(
-            b"HTTP/%b %d %b\r\ncontent-type: application/json\r\ncontent-length: %d\r\n%b%b"
-            b"x-request-id: %b\r\n\r\n%b"
-            % (
-                b"1.1" if head.http11 else b"1.0",
-                status,
-                REASONS[status],
-                len(body),
-                extra,
-                connection,
-                request.id,
-                b"" if head.method == b"HEAD" else body,
-            )
-        )
+        keep_alive = request.head.keep_alive and not close and not self._context.draining
+        self.write(answer(request, status, body, extra=extra, keep_alive=keep_alive))
         if not keep_alive and self._exchange is None:
             self._linger()
         elif self._exchange is None:
@@ -390,12 +348,7 @@ class ClientConnection(asyncio.Protocol):
     def _refuse_connection(self, refusal: Refusal) -> None:
         """What came is not HTTP, or not in time: answer and close; what comes next is unknown."""
         self._drop_request()
-        body = refusal.body()
-        self.write(
-            b"HTTP/1.1 %d %b\r\ncontent-type: application/json\r\ncontent-length: %d\r\n"
-            b"connection: close\r\n\r\n%b"
-            % (refusal.status, REASONS[refusal.status], len(body), body)
-        )
+        self.write(last_answer(refusal))
         self._context.accounts.count(NO_MODEL, refusal.status, None)
         self._context.accounts.log.say(
             "gateway.refused_connection", status=refusal.status, cause=refusal.message

@@ -5,7 +5,7 @@ from urllib.parse import unquote
 import msgspec
 
 from roost.gateway.apis import FORWARDED, MODELS
-from roost.gateway.exchange import Context
+from roost.gateway.context import Context
 from roost.gateway.refusals import (
     Refusal,
     bad_key,

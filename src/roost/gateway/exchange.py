@@ -4,10 +4,10 @@ import asyncio
 import time
 from typing import Protocol
 
-from roost.gateway.accounts import NO_MODEL, UNKNOWN_MODEL, Accounts, Event
+from roost.gateway.accounts import NO_MODEL, UNKNOWN_MODEL, Event
 from roost.gateway.apis import Api, usage_in
+from roost.gateway.context import Context
 from roost.gateway.engine import EngineConnection, Outcome
-from roost.gateway.limits import Limits
 from roost.gateway.naming import BadBody, read_ask, with_model
 from roost.gateway.refusals import (
     Refusal,
@@ -20,32 +20,10 @@ from roost.gateway.refusals import (
 )
 from roost.gateway.relay import Relay
 from roost.gateway.request import Request
-from roost.gateway.table import Endpoint, Model, RoutingTable
+from roost.gateway.table import Endpoint, Model
 
 _STALE_S = 1.0
 """A reused connection that closes unanswered so soon was closing; later, the engine was at work."""
-
-
-class Context:
-    """What all requests of one gateway share."""
-
-    def __init__(
-        self,
-        *,
-        limits: Limits,
-        table: RoutingTable,
-        accounts: Accounts,
-        loop: asyncio.AbstractEventLoop,
-    ) -> None:
-        self.limits = limits
-        self.table = table
-        self.accounts = accounts
-        self.loop = loop
-        self.engines: set[EngineConnection] = set()
-        """Connections with a request on them."""
-        self.body_bytes = 0
-        """Of request bodies, held now."""
-        self.draining = False
 
 
 class Client(Protocol):

@@ -14,7 +14,7 @@ from prometheus_client.metrics_core import (
 from prometheus_client.registry import Collector
 
 from roost.gateway.accounts import TTFT_BOUNDS
-from roost.gateway.exchange import Context
+from roost.gateway.context import Context
 from roost.gateway.heads import END, BadHead, parse_request
 from roost.telemetry import names
 

@@ -32,23 +32,6 @@ class Refusal:
         )
 
 
-REASONS = {
-    200: b"OK",
-    400: b"Bad Request",
-    401: b"Unauthorized",
-    404: b"Not Found",
-    405: b"Method Not Allowed",
-    408: b"Request Timeout",
-    413: b"Content Too Large",
-    429: b"Too Many Requests",
-    431: b"Request Header Fields Too Large",
-    500: b"Internal Server Error",
-    502: b"Bad Gateway",
-    503: b"Service Unavailable",
-    504: b"Gateway Timeout",
-}
-
-
 def bad_request(message: str, *, code: str = "bad_request", status: int = 400) -> Refusal:
     """The request cannot be understood."""
     return Refusal(status=status, code=code, message=message)

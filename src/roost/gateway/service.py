@@ -16,7 +16,7 @@ from roost.errors import Conflict
 from roost.files import write_private
 from roost.gateway.accounts import Accounts, Log
 from roost.gateway.client import ClientConnection
-from roost.gateway.exchange import Context
+from roost.gateway.context import Context
 from roost.gateway.follower import Follower
 from roost.gateway.limits import Limits
 from roost.gateway.monitor import GatewayCollector, Monitor

@@ -1,0 +1,30 @@
+"""What all requests of one gateway share: its limits, routes and books, and what is held now."""
+
+import asyncio
+
+from roost.gateway.accounts import Accounts
+from roost.gateway.engine import EngineConnection
+from roost.gateway.limits import Limits
+from roost.gateway.table import RoutingTable
+
+
+class Context:
+    """One for a gateway."""
+
+    def __init__(
+        self,
+        *,
+        limits: Limits,
+        table: RoutingTable,
+        accounts: Accounts,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self.limits = limits
+        self.table = table
+        self.accounts = accounts
+        self.loop = loop
+        self.engines: set[EngineConnection] = set()
+        """Connections with a request on them."""
+        self.body_bytes = 0
+        """Of request bodies, held now."""
+        self.draining = False
