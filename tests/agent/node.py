@@ -3,6 +3,7 @@
 import asyncio
 import importlib.util
 import os
+import shlex
 import signal
 import socket
 import sys
@@ -24,6 +25,15 @@ def free_port() -> int:
         one.bind(("127.0.0.1", 0))
         port: int = one.getsockname()[1]
         return port
+
+
+def fake_llama_server(folder: Path) -> Path:
+    """A program that stands in for llama-server; the path of its interpreter may hold spaces."""
+    script = folder / "llama-server"
+    python = shlex.quote(sys.executable)
+    script.write_text(f'#!/bin/sh\nexec {python} -P -m roost.testing.fake_engine "$@"\n')
+    script.chmod(0o755)
+    return script
 
 
 def small_model() -> Path:

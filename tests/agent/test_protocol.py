@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from agent.conftest import Story
-from agent.node import Node
+from agent.node import Node, fake_llama_server
 from agent.test_supervision import fake, lives
 from agent.wire_server import WireServer
 from roost.agent.obedience import refusal
@@ -22,12 +22,9 @@ Tell = Callable[[Story], None]
 @pytest.fixture
 def words(tmp_path: Path) -> tuple[str, ...]:
     """The agent's, with a token file and the fake engine."""
-    script = tmp_path / "llama-server"
-    script.write_text(f'#!/bin/sh\nexec {sys.executable} -P -m roost.testing.fake_engine "$@"\n')
-    script.chmod(0o755)
     token = tmp_path / "token"
     token.write_text("token-1\n")
-    return ("--token-file", str(token), "--llama-server", str(script))
+    return ("--token-file", str(token), "--llama-server", str(fake_llama_server(tmp_path)))
 
 
 def test_an_agent_joins_once_and_keeps_its_identity_and_its_credential(tell: Tell) -> None:

@@ -6,7 +6,6 @@ import asyncio
 import os
 import signal
 import socket
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +14,7 @@ import httpx2
 import pytest
 
 from agent.conftest import Story
-from agent.node import KEY, Node, free_port, shard
+from agent.node import KEY, Node, fake_llama_server, free_port, shard
 from agent.wire_server import WireServer
 from roost.agent.supervise import procfs
 from roost.agent.supervise.kept import Kept, Shelf
@@ -27,10 +26,7 @@ Tell = Callable[[Story], None]
 @pytest.fixture
 def words(tmp_path: Path) -> tuple[str, ...]:
     """The agent's, with the fake engine as its llama-server."""
-    script = tmp_path / "llama-server"
-    script.write_text(f'#!/bin/sh\nexec {sys.executable} -P -m roost.testing.fake_engine "$@"\n')
-    script.chmod(0o755)
-    return ("--join", "token-1", "--llama-server", str(script))
+    return ("--join", "token-1", "--llama-server", str(fake_llama_server(tmp_path)))
 
 
 def fake(placement: str = "p1", *args: str, **changes: object) -> ShardSpec:

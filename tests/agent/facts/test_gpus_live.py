@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from agent.conftest import Story
-from agent.node import Node, shard
+from agent.node import Node, fake_llama_server, shard
 from agent.wire_server import WireServer
 from roost.domain.gpu import Gpu
 from roost.domain.replica import ReplicaState
@@ -31,10 +31,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def words(tmp_path: Path) -> tuple[str, ...]:
-    script = tmp_path / "llama-server"
-    script.write_text(f'#!/bin/sh\nexec {sys.executable} -P -m roost.testing.fake_engine "$@"\n')
-    script.chmod(0o755)
-    return ("--join", "token-1", "--llama-server", str(script))
+    return ("--join", "token-1", "--llama-server", str(fake_llama_server(tmp_path)))
 
 
 async def first_report(server: WireServer, node: Node, *words: str) -> dict[str | None, Gpu]:
