@@ -45,6 +45,7 @@ def stream_chat(
         "model": model,
         "messages": [{"role": "user", "content": question}],
         "max_tokens": max_tokens,
+        "temperature": 0,
         "stream": True,
         "stream_options": {"include_usage": True},
     }

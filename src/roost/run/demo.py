@@ -21,7 +21,7 @@ from roost.run.up import directory_option
 MODEL: Final = "smollm2"
 MODEL_FILE: Final = "SmolLM2-135M-Instruct.Q4_1.gguf"
 KEY_NAME: Final = "demo"
-QUESTION: Final = "What is the capital of France?"
+QUESTION: Final = "Name three primary colors."
 CATALOG: Final = f"""\
 models:
 - name: {MODEL}
