@@ -123,7 +123,7 @@ def wait_until_ready(stack: Stack, show: Show) -> None:
         except RoostError:
             return False  # the server is being started again
         state = str(row.get("state", "pending"))
-        if state != seen and not show.console.is_terminal:
+        if state not in (seen, "ready") and not show.console.is_terminal:
             show.line(f"{MODEL}-0 is {state}")
         seen = state
         return state in ("ready", "failed")
