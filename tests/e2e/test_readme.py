@@ -110,6 +110,7 @@ class Shell:
             assert process.wait(90) == 0, out.read_text()
 
 
+@pytest.mark.skipif(shutil.which("curl") is None, reason="the README uses curl")
 @pytest.mark.timeout(400)
 def test_every_command_of_the_readme_works_as_written(checkout: Path) -> None:
     shell = Shell(checkout)
