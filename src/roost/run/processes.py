@@ -32,6 +32,8 @@ class Child:
     process: subprocess.Popen[bytes]
     pidfd: int
     started: float
+    log_start: int
+    """Where this run's part of the log begins."""
     quick_ends: int = 0
     """Ends in a row that came soon after their start; the delay before the next start grows."""
 
@@ -41,10 +43,10 @@ class Child:
         return self.process.pid
 
     def last_lines(self, count: int = 15) -> list[str]:
-        """The end of its log, for when it won't start."""
+        """The end of what this run of it wrote, for when it won't start."""
         try:
             with self.log.open("rb") as stream:
-                stream.seek(max(0, self.log.stat().st_size - 16_384))
+                stream.seek(max(self.log_start, self.log.stat().st_size - 16_384))
                 return stream.read().decode("utf-8", "replace").splitlines()[-count:]
         except OSError:
             return []
@@ -89,6 +91,7 @@ class Processes:
         if log.exists() and log.stat().st_size > _LOG_LIMIT:
             log.replace(log.with_suffix(".log.1"))
         with log.open("ab") as stream:
+            log_start = stream.tell()
             process = _spawn(argv, stream)
         pidfd = os.pidfd_open(process.pid)
         before = self.children.get(name)
@@ -99,6 +102,7 @@ class Processes:
             process=process,
             pidfd=pidfd,
             started=time.monotonic(),
+            log_start=log_start,
             quick_ends=before.quick_ends if before else 0,
         )
         self.children[name] = child

@@ -244,7 +244,7 @@ class Stack:
                 raise Stopped
             if not self._processes.running(name):
                 child = self._processes.children[name]
-                raise Unavailable(_last_words(child))
+                raise _last_words(child)
             if time.monotonic() > deadline:
                 raise Unavailable(
                     f"the {name} does not answer after {_START_LIMIT_S} s",
@@ -352,9 +352,13 @@ def _how(returncode: int | None) -> str:
     return f"exit status {returncode}"
 
 
-def _last_words(child: Child) -> str:
-    """The error a child ended with, or the end of its log."""
+def _last_words(child: Child) -> Unavailable:
+    """The error a child ended with, and its hint; or the end of its log."""
     lines = child.last_lines()
     errors = [line for line in lines if line.startswith("error: ")]
+    hints = [line for line in lines if line.startswith("hint: ")]
     said = errors[-1].removeprefix("error: ") if errors else "\n".join(lines) or "it said nothing"
-    return f"the {child.name} ended ({_how(child.process.returncode)}): {said}"
+    return Unavailable(
+        f"the {child.name} ended ({_how(child.process.returncode)}): {said}",
+        hint=hints[-1].removeprefix("hint: ") if hints else None,
+    )

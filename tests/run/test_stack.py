@@ -1,0 +1,71 @@
+"""The parts of `roost up` that need no real stack."""
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from roost.errors import Conflict, Unavailable, Unusable
+from roost.run.stack import Options, Stack, answers, is_free, next_free_port
+
+
+def listener() -> socket.socket:
+    taken = socket.socket()
+    taken.bind(("127.0.0.1", 0))
+    taken.listen()
+    return taken
+
+
+def test_a_taken_port_is_passed_over() -> None:
+    with listener() as taken:
+        port: int = taken.getsockname()[1]
+        assert not is_free(port)
+        found = next_free_port(port, avoid={port + 1})
+        assert found > port + 1
+        assert is_free(found)
+
+
+def test_with_a_port_base_a_taken_port_is_an_error_that_names_it(tmp_path: Path) -> None:
+    with listener() as taken:
+        port: int = taken.getsockname()[1]
+        options = Options(dir=tmp_path / "state", port_base=port)
+        with (
+            pytest.raises(Unusable, match=f"port {port} is taken"),
+            Stack(options=options, say=print) as stack,
+        ):
+            stack.start()
+
+
+def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    options = Options(dir=tmp_path / "file" / "state")
+    with pytest.raises(Unusable, match="cannot make"), Stack(options=options, say=print):
+        pass
+
+
+def test_a_directory_in_use_is_refused_and_free_again_afterwards(tmp_path: Path) -> None:
+    options = Options(dir=tmp_path)
+    with Stack(options=options, say=print):
+        with pytest.raises(Conflict, match="already running"), Stack(options=options, say=print):
+            pass
+        assert (tmp_path / "up.lock").exists()
+    assert not (tmp_path / "up.lock").exists()
+    with Stack(options=options, say=print):
+        pass
+
+
+def test_a_part_that_won_t_start_says_its_own_error_and_hint(tmp_path: Path) -> None:
+    (tmp_path / "server").mkdir()
+    (tmp_path / "server" / "roost.db").write_text("this is no database")
+    with (
+        pytest.raises(Unavailable, match="the server ended") as failed,
+        Stack(options=Options(dir=tmp_path), say=print) as stack,
+    ):
+        stack.start()
+    assert "roost.db" in failed.value.message
+
+
+def test_nobody_listening_is_no_answer() -> None:
+    with listener() as taken:
+        port = taken.getsockname()[1]
+    assert not answers(f"http://127.0.0.1:{port}/healthz")
