@@ -86,10 +86,11 @@ with Processes(log_dir=Path({str(tmp_path)!r})) as processes:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_signals_wake_the_wait_and_are_counted(tmp_path: Path, number: signal.Signals) -> None:
+    before = signal.getsignal(number)
     with Processes(log_dir=tmp_path) as processes:
         timer = threading.Timer(0.2, os.kill, (os.getpid(), number))
         timer.start()
         processes.wait(60)
         timer.join()
         assert processes.stopping == 1
-    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    assert signal.getsignal(number) is before
