@@ -351,6 +351,34 @@ def test_stop_engines_drains_and_stops_them_and_ends_with_0(
     tell(story)
 
 
+def test_followed_logs_take_no_connection_from_reports_and_end_when_nobody_reads(
+    tell: Tell, words: tuple[str, ...]
+) -> None:
+    from roost.formats.agent_wire import LogOrder
+
+    def of_logs(node: Node) -> int:
+        assert node.process is not None
+        files = (file.resolve() for file in Path(f"/proc/{node.process.pid}/fd").iterdir())
+        return sum(file.suffix == ".log" and file.parent.name == "logs" for file in files)
+
+    async def story(server: WireServer, node: Node) -> None:
+        await node.start(*words)
+        await server.want(fake("p1"))
+        await server.state("p1", ReplicaState.READY)
+        names = {f"log-{number}" for number in range(20)}
+        for name in names:
+            await server.order(LogOrder(id=name, placement="p1", follow=True))
+        await server.until(lambda: names <= server.logs.keys() or None)
+        for _ in range(3):
+            await server.next_report()
+        assert of_logs(node) == len(names)
+        await server.answer_logs()
+        await server.until(lambda: of_logs(node) == 0)
+        await server.next_report()
+
+    tell(story)
+
+
 def test_a_log_can_be_read_followed_and_asked_for_after_a_restart(
     tell: Tell, words: tuple[str, ...], tmp_path: Path
 ) -> None:

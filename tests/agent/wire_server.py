@@ -35,6 +35,7 @@ class WireServer:
     _changed: asyncio.Condition = field(default_factory=asyncio.Condition)
     _numbers: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1))
     _writers: set[asyncio.StreamWriter] = field(default_factory=set)
+    _log_writers: set[asyncio.StreamWriter] = field(default_factory=set)
 
     @property
     def url(self) -> str:
@@ -74,6 +75,14 @@ class WireServer:
     async def order(self, order: wire.LogOrder) -> None:
         self.orders.append(order)
         await self._notify()
+
+    async def answer_logs(self) -> None:
+        """Before their ends: whoever read them has gone."""
+        for writer in self._log_writers:
+            self._answer(writer, 200, b"")
+            await writer.drain()
+            writer.close()
+        self._log_writers.clear()
 
     async def until(self, found: Callable[[], T | None], *, within: float = 90) -> T:
         """What `found` finds, once it finds something; asked after whatever an agent says."""
@@ -147,7 +156,9 @@ class WireServer:
         path, _, query = target.partition("?")
         asked = dict(part.partition("=")[::2] for part in query.split("&") if part)
         if path.startswith("/agent/v1/logs/"):
+            self._log_writers.add(writer)
             await self._take_log(path.rpartition("/")[2], reader)
+            self._log_writers.discard(writer)
             return self._answer(writer, 204, b"")
         body = await reader.readexactly(int(headers.get("content-length", "0")))
         if self.mode == "reset":

@@ -40,7 +40,8 @@ def start_of_tail(path: Path, lines: int, *, block: int = BLOCK) -> int:
 async def stream(path: Path, *, tail_lines: int, follow: bool, secret: str) -> AsyncIterator[bytes]:
     """The log from its last lines on; `secret` is never in it.
 
-    A new run and a cut are marked by a line: nothing is missing without a word.
+    A new run and a cut are marked by a line: nothing is missing without a word. Followed, an empty
+    piece at every look says that there is nothing new.
     """
     veil = Veil(secret)
     try:
@@ -54,6 +55,7 @@ async def stream(path: Path, *, tail_lines: int, follow: bool, secret: str) -> A
                     yield shown
             if not follow or reader.removed:
                 break
+            yield b""
             await asyncio.sleep(LOOK_EVERY_S)
         if rest := veil.rest():
             yield rest

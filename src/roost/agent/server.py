@@ -1,7 +1,7 @@
 """What an agent asks of the server (`formats/agent_wire.py`), and what the answers mean."""
 
-from collections.abc import AsyncIterator, Callable
-from typing import Final, TypeVar
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any, Final, TypeVar
 
 import httpx2
 import msgspec
@@ -14,6 +14,8 @@ T = TypeVar("T")
 
 TIMEOUT_S: Final = 15.0
 MAX_ANSWER_BYTES: Final = 32_000_000
+LOGS_AT_ONCE: Final = 64
+"""As many as a server lets people read."""
 
 _ERRORS: Final[dict[int, type[RoostError]]] = {
     401: Refused,
@@ -38,10 +40,16 @@ class Server:
             ),
             timeout=TIMEOUT_S,
         )
+        # Of their own: however many logs are followed, reports never wait for a connection.
+        self._logs_http = httpx2.AsyncClient(
+            trust_env=False,
+            limits=httpx2.Limits(max_connections=LOGS_AT_ONCE, max_keepalive_connections=0),
+        )
 
     async def close(self) -> None:
         """Close its connections."""
         await self._http.aclose()
+        await self._logs_http.aclose()
 
     async def join(self, join: wire.Join) -> wire.Joined:
         """Buy a credential with a token."""
@@ -74,9 +82,18 @@ class Server:
         return _decoded(wire.decode_orders, body) if body else wire.Orders()
 
     async def send_log(self, credential: str, order: str, chunks: AsyncIterator[bytes]) -> None:
-        """Answer a `LogOrder`, for as long as there are chunks and somebody reads them."""
-        path = f"/agent/v1/logs/{order}"
-        await self._ask("POST", path, credential, content=chunks, wait=None)
+        """Answer a `LogOrder`, for as long as there are chunks and somebody reads them.
+
+        An empty chunk sends nothing: it is an occasion to see that nobody reads any more.
+        """
+        line = _Line(plain=self.url.startswith("http:"))
+        await self._ask(
+            *("POST", f"/agent/v1/logs/{order}", credential),
+            content=line.while_unanswered(chunks),
+            wait=None,
+            through=self._logs_http,
+            extensions={"trace": line.trace},
+        )
 
     async def _ask(
         self,
@@ -86,6 +103,8 @@ class Server:
         *,
         content: bytes | AsyncIterator[bytes] | None = None,
         wait: float | None = 0,
+        through: httpx2.AsyncClient | None = None,
+        extensions: dict[str, Any] | None = None,
     ) -> bytes:
         headers = {} if credential is None else {"Authorization": f"Bearer {credential}"}
         if isinstance(content, bytes):
@@ -93,8 +112,12 @@ class Server:
         read = None if wait is None else wait + TIMEOUT_S
         timeout = httpx2.Timeout(TIMEOUT_S, read=read)
         try:
-            async with self._http.stream(
-                method, self.url + path, headers=headers, content=content, timeout=timeout
+            async with (through or self._http).stream(
+                *(method, self.url + path),
+                headers=headers,
+                content=content,
+                timeout=timeout,
+                extensions=extensions,
             ) as answer:
                 body = bytearray()
                 async for chunk in answer.aiter_bytes():
@@ -107,6 +130,34 @@ class Server:
         if answer.is_success:
             return bytes(body)
         raise _error(answer.status_code, bytes(body), self.url)
+
+
+class _Line:
+    """The connection of one upload: who is answered before the end of it need not go on."""
+
+    def __init__(self, *, plain: bool) -> None:
+        self._plain = plain
+        self._stream: Any = None
+
+    async def trace(self, event: str, info: Mapping[str, Any]) -> None:
+        """Called by the client at every step of a request."""
+        if event == "connection.connect_tcp.complete":
+            self._stream = info["return_value"]
+
+    async def while_unanswered(self, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        """The chunks, as long as the server has neither answered nor gone."""
+        async for chunk in chunks:
+            if self._is_answered():
+                return
+            yield chunk
+
+    def _is_answered(self) -> bool:
+        # With TLS there is something to read that is no answer.
+        return (
+            self._plain
+            and self._stream is not None
+            and bool(self._stream.get_extra_info("is_readable"))
+        )
 
 
 def _error(status: int, body: bytes, url: str) -> RoostError:
