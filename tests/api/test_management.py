@@ -77,6 +77,7 @@ def test_a_name_that_an_applied_model_has_cannot_be_anothers_alias(admin: httpx2
         ("PUT", "/api/v1/nodes", 405, "method_not_allowed"),
         ("GET", "/api/v1/events?limit=0", 422, "unusable_input"),
         ("GET", "/api/v1/events?limit=many", 422, "unusable_input"),
+        ("GET", f"/api/v1/events?before={2**63}", 422, "unusable_input"),
         ("POST", "/api/v1/keys", 422, "unusable_input"),
         ("POST", "/api/v1/catalog", 422, "unusable_input"),
     ],
@@ -91,6 +92,14 @@ def test_every_refusal_is_problem_json(
     assert (problem["status"], problem["code"]) == (status, code)
     assert problem["detail"]
     assert not problem["detail"].endswith(".")
+
+
+def test_a_body_that_cannot_be_read_is_problem_json_too(admin: httpx2.Client) -> None:
+    headers = {"content-type": "application/json"}
+    answer = admin.post("/api/v1/keys", content="[" * 100_000, headers=headers)
+    assert answer.status_code == 400
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert answer.json()["status"] == 400
 
 
 def test_a_key_is_shown_once_reaches_the_gateways_and_is_revoked(

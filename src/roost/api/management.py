@@ -301,7 +301,7 @@ def _events(app: FastAPI, server: Server) -> None:
     @app.get("/api/v1/events", response_model=Events)
     async def events(
         limit: Annotated[int, Query(ge=1, le=1000)] = 100,
-        before: Annotated[int | None, Query(ge=1)] = None,
+        before: Annotated[int | None, Query(ge=1, lt=2**63)] = None,
     ) -> Response:
         """What changed, the newest first: who, when, what, why."""
         found = await server.ledger.store.events(limit=limit, before=before)

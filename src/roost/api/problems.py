@@ -5,6 +5,7 @@ from http import HTTPStatus
 from typing import Any, Final
 
 import structlog
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -99,8 +100,7 @@ async def on_fault(request: Request, error: Exception) -> Response:
 
 HANDLERS: Final[dict[Any, Callable[[Request, Exception], Any]]] = {
     RoostError: on_roost_error,
-    404: on_http_error,
-    405: on_http_error,
+    HTTPException: on_http_error,
     Exception: on_fault,
 }
 
