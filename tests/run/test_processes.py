@@ -18,6 +18,11 @@ def shell(script: str) -> list[str]:
     return ["/bin/sh", "-c", script]
 
 
+HURRIED = (
+    "n=0; trap 'n=$((n+1)); [ $n -lt 2 ] || exit 5' TERM; echo ready; while :; do sleep 0.1; done"
+)
+
+
 def until_ended(processes: Processes, child: Child) -> None:
     deadline = time.monotonic() + 60
     while child.process.returncode is None:
@@ -45,7 +50,7 @@ def test_an_ended_child_is_told_with_its_status(tmp_path: Path) -> None:
 
 
 def test_one_that_ignores_sigterm_is_killed_after_the_grace(tmp_path: Path) -> None:
-    with Processes(log_dir=tmp_path) as processes:
+    with Processes(log_dir=tmp_path, hurry_s=0.3) as processes:
         child = processes.start("one", shell("trap '' TERM; echo ready; while :; do sleep 1; done"))
         wait_for(child.last_lines)
         processes.stop("one", grace_s=0.3)
@@ -53,9 +58,8 @@ def test_one_that_ignores_sigterm_is_killed_after_the_grace(tmp_path: Path) -> N
 
 
 def test_asked_again_it_hurries_the_child_with_a_second_sigterm(tmp_path: Path) -> None:
-    script = "n=0; trap 'n=$((n+1)); [ $n -lt 2 ] || exit 5' TERM; echo ready; while :; do sleep 0.1; done"
     with Processes(log_dir=tmp_path) as processes:
-        child = processes.start("one", shell(script))
+        child = processes.start("one", shell(HURRIED))
         wait_for(child.last_lines)
         timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
         timer.start()
@@ -63,6 +67,23 @@ def test_asked_again_it_hurries_the_child_with_a_second_sigterm(tmp_path: Path) 
         timer.join()
         assert child.process.returncode == 5
         assert processes.stopping == 1
+
+
+def test_after_its_grace_a_child_is_hurried_before_it_is_killed(tmp_path: Path) -> None:
+    with Processes(log_dir=tmp_path, hurry_s=60) as processes:
+        child = processes.start("one", shell(HURRIED))
+        wait_for(child.last_lines)
+        processes.stop("one", grace_s=0.5)
+        assert child.process.returncode == 5
+
+
+def test_who_was_in_a_hurry_before_is_still(tmp_path: Path) -> None:
+    with Processes(log_dir=tmp_path) as processes:
+        child = processes.start("one", shell(HURRIED))
+        wait_for(child.last_lines)
+        processes.stopping = 2
+        processes.stop("one", grace_s=3600, patient=1)
+        assert child.process.returncode == 5
 
 
 def test_a_child_gets_sigterm_when_its_parent_is_killed(tmp_path: Path) -> None:

@@ -1,7 +1,12 @@
 """The parts of `roost up` that need no real stack."""
 
+import json
+import os
+import random
+import signal
 import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -69,3 +74,35 @@ def test_nobody_listening_is_no_answer() -> None:
     with listener() as taken:
         port = taken.getsockname()[1]
     assert not answers(f"http://127.0.0.1:{port}/healthz")
+
+
+def test_a_part_whose_restart_fails_is_tried_again_and_the_others_go_on(tmp_path: Path) -> None:
+    said: list[str] = []
+    options = Options(dir=tmp_path / "state", port_base=free_ports())
+    with Stack(options=options, say=said.append) as stack:
+        stack.start()
+        before = ready(tmp_path)
+        credential = tmp_path / "state" / "server" / "admin_credential"
+        kept = credential.read_text()
+        credential.write_text("")  # a server does not start with that
+        os.kill(before["server"], signal.SIGKILL)
+        stack.serve(until=lambda: any("the server is not ready" in line for line in said))
+        credential.write_text(kept)
+        stack.serve(until=lambda: answers(f"{stack.api}/readyz"), timeout=60)
+        assert answers(f"{stack.api}/readyz")
+        after = ready(tmp_path)
+        assert after["server"] != before["server"]
+        assert (after["agent"], after["gateway"]) == (before["agent"], before["gateway"])
+
+
+def free_ports() -> int:
+    """A base whose three ports nobody has now."""
+    for base in range(random.randrange(12_000, 19_000), 20_000, 7):
+        if all(is_free(base + offset) for offset in (0, 80, 90)):
+            return base
+    raise AssertionError("no ports are free")
+
+
+def ready(directory: Path) -> dict[str, Any]:
+    pids: dict[str, Any] = json.loads((directory / "state" / "up.json").read_text())["pids"]
+    return pids

@@ -19,7 +19,8 @@ _PR_SET_PDEATHSIG: Final = 1  # linux/prctl.h
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 _LOG_LIMIT: Final = 16_000_000
 """Bytes of a child's log kept before it starts a new file; one older file stays beside it."""
-_HURRY_S: Final = 10
+_HURRY_S: Final = 10.0
+_RESEND_S: Final = 1.0
 
 
 @dataclass(kw_only=True)
@@ -57,6 +58,8 @@ class Processes:
     """A handful of children and the signals that end them."""
 
     log_dir: Path
+    hurry_s: float = _HURRY_S
+    """Between the SIGTERM that hurries a child and SIGKILL."""
     children: dict[str, Child] = field(default_factory=dict)
     stopping: int = 0
     """How many times somebody asked to stop (SIGTERM, SIGINT, SIGHUP)."""
@@ -128,21 +131,30 @@ class Processes:
         child = self.children.get(name)
         return child is not None and child.process.returncode is None
 
-    def stop(self, name: str, *, grace_s: float) -> None:
-        """SIGTERM and wait. Asked to stop again: SIGTERM again, to hurry it; at last SIGKILL."""
+    def stop(self, name: str, *, grace_s: float, patient: int = 0) -> None:
+        """SIGTERM and wait; after the grace SIGTERM again, which hurries it, and at last SIGKILL.
+
+        Once somebody has asked to stop more than `patient` times, it is hurried at once.
+        """
         child = self.children[name]
-        asked, hurried = self.stopping, False
+        hurried_at: float | None = None
         deadline = time.monotonic() + grace_s
         child.process.send_signal(signal.SIGTERM)
         while child.process.returncode is None:
-            if self.stopping > asked and not hurried:
-                hurried = True
-                child.process.send_signal(signal.SIGTERM)
-                deadline = min(deadline, time.monotonic() + _HURRY_S)
-            left = deadline - time.monotonic()
-            if left <= 0:
+            # First, so that two SIGTERMs are never one.
+            self.wait(min(0.2, max(0.05, deadline - time.monotonic())))
+            now = time.monotonic()
+            if hurried_at is None:
+                if now < deadline and self.stopping <= patient:
+                    continue
+                deadline = now + self.hurry_s
+            elif now >= deadline:
                 child.process.kill()
-            self.wait(max(0.05, min(left, 1)))
+                continue
+            elif now - hurried_at < _RESEND_S:
+                continue
+            hurried_at = now
+            child.process.send_signal(signal.SIGTERM)
 
 
 def _spawn(argv: Sequence[str], log: IO[bytes]) -> subprocess.Popen[bytes]:

@@ -20,6 +20,8 @@ WANTED_PORTS: Final = {"api": 7400, "gateway": 7480, "metrics": 7490}
 _START_LIMIT_S: Final = 60
 _STOP_LIMIT_S: Final = {"gateway": 35.0, "agent": 150.0, "server": 10.0}
 _LONGEST_DELAY_S: Final = 30.0
+_START_AGAIN_S: Final = 5.0
+"""After a start that the machine refused: no memory, no processes, no space."""
 _TOKEN_TTL_S: Final = 600
 
 
@@ -224,17 +226,29 @@ class Stack:
         self._restart_at[child.name] = time.monotonic() + delay
 
     def _restart(self, name: str) -> None:
+        """Whatever goes wrong here, the other parts go on, and this one is tried again."""
         del self._restart_at[name]
-        self._endpoint(name).unlink(missing_ok=True)
-        self._processes.start(name, self._processes.children[name].argv)
+        before = self._processes.children[name]
+        try:
+            self._endpoint(name).unlink(missing_ok=True)
+            child = self._processes.start(name, before.argv)
+        except OSError as error:
+            self.say(f"the {name} cannot be started: {error.strerror or error}; trying again")
+            self._restart_at[name] = time.monotonic() + _START_AGAIN_S
+            return
         try:
             if name == "server":
                 self._await("server", lambda: self._listens("server"))
                 # The directory may have been emptied: the agent needs a token to join anew.
                 self._hand_out_token()
-        except RoostError as error:
-            self.say(f"the {name} is not ready: {error.message}")
-        self._write_ready()
+            self._write_ready()
+        except Stopped:
+            return
+        except (RoostError, OSError) as error:
+            said = error.message if isinstance(error, RoostError) else error.strerror or str(error)
+            self.say(f"the {name} is not ready: {said}")
+        if name not in self._restart_at and not self._processes.running(name):
+            self._ended(child)
 
     def _await(self, name: str, ready: Callable[[], bool]) -> None:
         deadline = time.monotonic() + _START_LIMIT_S
@@ -297,9 +311,11 @@ class Stack:
 
     def _stop(self) -> None:
         """The gateway first (what is in flight finishes), then the engines, then the server."""
+        # Who asks a second time, whichever part is stopping then, is in a hurry from there on.
+        patient = min(self._processes.stopping, 1)
         for name, limit in _STOP_LIMIT_S.items():
             if self._processes.running(name):
-                self._processes.stop(name, grace_s=limit)
+                self._processes.stop(name, grace_s=limit, patient=patient)
 
 
 class Stopped(RoostError):

@@ -1,5 +1,6 @@
 """`roost up`: server, agent and gateway on this machine, in the foreground."""
 
+import contextlib
 import shlex
 from pathlib import Path
 
@@ -95,5 +96,6 @@ def apply(stack: Stack, catalog: Path) -> None:
 
 
 def say(line: str) -> None:
-    """One line for whoever started it, at once."""
-    click.echo(line)
+    """One line for whoever started it, at once; nobody need be there to read it."""
+    with contextlib.suppress(OSError):
+        click.echo(line)
