@@ -145,6 +145,9 @@ def test_a_taken_port_is_told_and_another_one_is_used_at_once_without_a_restart(
             assert told_it.state is ReplicaState.PLACED
             assert told_it.cause is not None
             assert f"port {port}" in told_it.cause
+            # Not started at all: whoever has the port might answer for it.
+            assert node.engines() == []
+            assert told_it.pid is None
             other = free_port()
             await server.want(fake("p1", port=other))
             ready = await server.state("p1", ReplicaState.READY)
@@ -347,6 +350,33 @@ def test_stop_engines_drains_and_stops_them_and_ends_with_0(
         await node.start(*words)
         await server.next_report()
         await server.state("p1", ReplicaState.READY)
+
+    tell(story)
+
+
+def test_asked_a_second_time_it_kills_engines_that_do_not_end(
+    tell: Tell, words: tuple[str, ...]
+) -> None:
+    async def story(server: WireServer, node: Node) -> None:
+        agent = await node.start(*words, "--stop-engines")
+        stubborn = fake("p1", "--ignore-sigterm", drain_timeout_s=3600)
+        await server.want(stubborn)
+        await server.state("p1", ReplicaState.READY)
+        reader, writer = await asyncio.open_connection("127.0.0.1", stubborn.port)
+        body = b'{"model": "fake", "stream": true, "max_tokens": 1000000, "messages": []}'
+        writer.write(
+            b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer %b\r\n"
+            b"content-length: %d\r\n\r\n%b" % (KEY.encode(), len(body), body)
+        )
+        assert await reader.readuntil(b"data:")
+        agent.terminate()
+        await server.state("p1", ReplicaState.DRAINING)
+        agent.terminate()
+        assert await agent.wait() == 0
+        assert node.engines() == []
+        # Neither the drain nor the grace between SIGTERM and SIGKILL was waited for.
+        assert "still there 0 s after SIGTERM" in node.log.read_text()
+        writer.close()
 
     tell(story)
 

@@ -75,6 +75,7 @@ class Limits:
 
     load_timeout_s: float = 1800
     drain_timeout_s: float = 60
+    grace_s: float = GRACE_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,7 +185,7 @@ def step(
         case Phase.DRAINING:
             return _drain(life, seen, limits=limits, now=now)
         case Phase.ENDING:
-            return _end(life, seen, now=now)
+            return _end(life, seen, now=now, grace_s=limits.grace_s)
         case Phase.GONE:
             return life, ()
         case _:
@@ -374,14 +375,16 @@ def _terminate(
     return replace(life, signalled_at=now), (Terminate(because=because),)
 
 
-def _end(life: Life, seen: Seen, *, now: float) -> tuple[Life, tuple[Action, ...]]:
+def _end(
+    life: Life, seen: Seen, *, now: float, grace_s: float = GRACE_S
+) -> tuple[Life, tuple[Action, ...]]:
     if not seen.running and not seen.others:
         return _gone(life, now=now)
     if not seen.running:
         return _kill(life, seen, now=now, because="its first process ended, others live")
-    if now - life.since < GRACE_S:
+    if now - life.since < grace_s:
         return life, ()
-    return _kill(life, seen, now=now, because=f"still there {GRACE_S:.0f} s after SIGTERM")
+    return _kill(life, seen, now=now, because=f"still there {grace_s:.0f} s after SIGTERM")
 
 
 def _kill(life: Life, seen: Seen, *, now: float, because: str) -> tuple[Life, tuple[Action, ...]]:

@@ -1,6 +1,7 @@
 """Why an engine ended or could not be started, as a sentence."""
 
 import contextlib
+import errno
 import socket
 
 from roost.domain.replica import ShardSpec
@@ -28,6 +29,24 @@ def not_started(program: str, cause: OSError | ValueError) -> str:
     """The kernel's refusal, or Python's of words that no kernel takes."""
     said = cause.strerror if isinstance(cause, OSError) else None
     return f"cannot start {program}: {(said or str(cause)).lower()}"
+
+
+def taken(host: str, port: int) -> Ended | None:
+    """Somebody has the port already: what answers there would be taken for the engine."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM
+        )[0]
+    except OSError:
+        return None  # the engine says it better
+    with socket.socket(family, kind, protocol) as one:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            one.bind(address)
+        except OSError as cause:
+            if cause.errno == errno.EADDRINUSE:
+                return Ended(cause=f"port {port} of {host} is taken", port_taken=True)
+    return None
 
 
 def is_own_address(host: str) -> bool:

@@ -125,7 +125,9 @@ class Engines:
         while self._shards:
             for shard in self._shards.values():
                 shard.stop(hurry=hurry())
-            await asyncio.wait(self._tasks.values(), timeout=0.5)
+            # One whose supervision failed is resumed in a while.
+            going = [task for task in self._tasks.values() if not task.done()]
+            await (asyncio.wait(going, timeout=0.5) if going else asyncio.sleep(0.5))
 
     async def let_go(self) -> None:
         """End the supervision; engines stay."""

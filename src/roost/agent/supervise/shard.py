@@ -51,7 +51,7 @@ class Shard:
         self.known = True
         """It is in the desired state; else an orphan, left running and reported with its spec."""
         self.hurry = False
-        """Stop without draining."""
+        """Stop without draining, and without the time to end by itself."""
         self.life = Life(since=tools.now(), due=tools.now())
         self.log = Log(tools.logs / f"{file_stem(spec.placement, spec.rank)}.log")
         self.looked = asyncio.Event()
@@ -200,10 +200,12 @@ class Shard:
 
     async def _turn(self) -> None:
         seen = await self._look()
+        profile = self.running.profile
         patience = Limits(
-            load_timeout_s=self.running.profile.load_timeout_s,
-            drain_timeout_s=0 if self.hurry else self.running.profile.drain_timeout_s,
+            load_timeout_s=profile.load_timeout_s, drain_timeout_s=profile.drain_timeout_s
         )
+        if self.hurry:
+            patience = replace(patience, drain_timeout_s=0, grace_s=0)
         was = self.life
         self.life, actions = supervise.step(
             self.life,
@@ -255,7 +257,11 @@ class Shard:
         ended = None
         if self._process is not None and self.life.phase in _UP:
             ended = self._why(self._process.status)
-        return Seen(running=False, others=process.living(self.mark, self._first), ended=ended)
+        others = process.living(self.mark, self._first)
+        if not others and self._process is None:
+            # From here on the number may be given to others, whose session is none of ours.
+            self._first = None
+        return Seen(running=False, others=others, ended=ended)
 
     async def _learn(self, was: Life) -> None:
         answers = self._answers
@@ -295,7 +301,10 @@ class Shard:
         try:
             line = command_line(spec, tools, self.mark)
         except RoostError as cause:
-            self._failed_to_start(cause.message)
+            self._failed_to_start(Ended(cause=cause.message))
+            return
+        if (taken := causes.taken(spec.host, spec.port)) is not None:
+            self._failed_to_start(taken)
             return
         self.running = spec
         before = self.life
@@ -311,7 +320,7 @@ class Shard:
                 os.close(output)
         except (OSError, ValueError) as cause:
             self.life = before
-            self._failed_to_start(causes.not_started(line.argv[0], cause))
+            self._failed_to_start(Ended(cause=causes.not_started(line.argv[0], cause)))
             return
         self._first = (self._process.pid, self._process.started)
         self._answers.slots = None
@@ -335,12 +344,10 @@ class Shard:
                 raise
             log.warning("shard.not_kept", replica=spec.replica, cause=str(cause))
 
-    def _failed_to_start(self, cause: str) -> None:
-        log.warning("engine.not_started", replica=self.spec.replica, cause=cause)
+    def _failed_to_start(self, ended: Ended) -> None:
+        log.warning("engine.not_started", replica=self.spec.replica, cause=ended.cause)
         tools = self._tools
-        self.life = supervise.failed(
-            self.life, Ended(cause=cause), now=tools.now(), luck=tools.luck()
-        )
+        self.life = supervise.failed(self.life, ended, now=tools.now(), luck=tools.luck())
 
     def _why(self, status: int | None) -> Ended:
         return causes.why(Exit(status=status, log=self.log.tail()), self.running)
