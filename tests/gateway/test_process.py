@@ -121,6 +121,21 @@ async def test_sigterm_waits_no_longer_than_it_is_told(tmp_path: Path) -> None:
 
 
 @in_loop
+async def test_a_second_sigterm_waits_for_nothing(tmp_path: Path) -> None:
+    async with engine(silent) as one:
+        write_snapshot(tmp_path / "gateway" / "snapshot.json", snapshot(qwen(one)))
+        async with running(tmp_path, "--drain-timeout", "3600") as it:
+            async with await it.client() as client:
+                await client.send(request(chat()))
+                await until(lambda: len(one.received) == 1)
+                it.process.send_signal(signal.SIGTERM)
+                await until(lambda: any(e["event"] == "gateway.stopping" for e in it.events()))
+                it.process.send_signal(signal.SIGTERM)
+                assert await client.at_end()
+            assert await asyncio.wait_for(it.process.wait(), 60) == 0
+
+
+@in_loop
 async def test_more_than_one_worker_is_refused_with_what_to_do(tmp_path: Path) -> None:
     async with running(tmp_path, "--workers", "2") as it:
         assert await it.process.wait() == 2

@@ -11,6 +11,7 @@ from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import msgspec
+import pytest
 
 from gateway.twins import (
     ENGINE_KEY,
@@ -274,6 +275,39 @@ async def test_a_refused_credential_is_said_once_and_tried_again(tmp_path: Path)
     assert len(away) == 1
     assert "refuses the credential" in away[0]["cause"]
     assert "wrong" not in away[0]["cause"].replace(str(tmp_path), "")
+
+
+@pytest.mark.parametrize(
+    "written", [b"\xff\xfe\n", "schl\u00fcssel\n".encode(), b"", b"two words\n"]
+)
+def test_a_credential_file_that_is_none_is_said_and_read_again(
+    tmp_path: Path, written: bytes
+) -> None:
+    @in_loop
+    async def story() -> None:
+        async with engine(answer(completion())) as one, serving(tmp_path, snapshot(qwen(one))):
+            file = tmp_path / "server" / "gateway_credential"
+            file.write_bytes(written)
+            async with gateway(tmp_path, confirmed=False) as it:
+                await until(lambda: "is not one line" in str(log_of(tmp_path)))
+                file.write_text(CREDENTIAL + "\n")
+                await until(lambda: it.table.version is not None)
+
+    story()
+
+
+@in_loop
+async def test_an_address_that_is_none_is_said_and_read_again(tmp_path: Path) -> None:
+    async with (
+        engine(answer(completion())) as one,
+        serving(tmp_path, snapshot(qwen(one))) as server,
+    ):
+        file = tmp_path / "server" / "endpoint.json"
+        file.write_text(json.dumps({"api": "http://127.0.0.1:port"}))
+        async with gateway(tmp_path, confirmed=False) as it:
+            await until(lambda: "gateway.server_away" in str(log_of(tmp_path)))
+            file.write_text(json.dumps({"api": server.url}))
+            await until(lambda: it.table.version is not None)
 
 
 @in_loop

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import random
+import re
 import time
 from pathlib import Path
 from typing import Final
@@ -73,8 +74,9 @@ class Follower:
                 pause = 0.5
                 if nothing_new:
                     await asyncio.sleep(_IGNORED_PAUSE_S)
-            except RoostError as error:
-                self._say("gateway.server_away", error.message)
+            except Exception as error:  # noqa: BLE001 - whatever is wrong there, it is asked again
+                said = error.message if isinstance(error, RoostError) else repr(error)
+                self._say("gateway.server_away", said)
                 await asyncio.sleep(pause * (0.5 + self._rng.random()))
                 pause = min(pause * 2, _LONGEST_PAUSE_S)
 
@@ -164,7 +166,9 @@ class Follower:
                 f"the credential file {self._credential_file} cannot be read: {error.strerror}",
                 hint="give --credential-file FILE",
             ) from error
-        if not credential or any(c.isspace() or not c.isprintable() for c in credential):
+        except UnicodeDecodeError:
+            credential = ""
+        if not re.fullmatch(r"[!-~]+", credential):
             raise Unreachable(f"the credential file {self._credential_file} is not one line")
         return credential
 

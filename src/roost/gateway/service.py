@@ -66,6 +66,7 @@ class Gateway:
         self._server: asyncio.Server | None = None
         self._monitor: asyncio.Server | None = None
         self._tasks: list[asyncio.Task[None]] = []
+        self._hurry = False
 
     async def start(self) -> None:
         """Load the last snapshot, listen, and follow the server."""
@@ -131,7 +132,10 @@ class Gateway:
         """Look at every deadline a few times a second; no request needs a timer of its own."""
         while True:
             await asyncio.sleep(self._options.limits.sweep_s)
-            self.sweep()
+            try:
+                self.sweep()
+            except Exception as error:  # noqa: BLE001 - without deadlines all would hang in time
+                self.log.say("gateway.sweep_failed", cause=repr(error))
 
     def sweep(self) -> None:
         """Act on the deadlines that have passed."""
@@ -152,7 +156,7 @@ class Gateway:
             client.stop()
         self.log.say("gateway.stopping", connections=len(self.clients))
         deadline = self._loop.time() + self._options.limits.drain_s
-        while self.clients and self._loop.time() < deadline:  # noqa: ASYNC110 - for once, at the end
+        while self.clients and not self._hurry and self._loop.time() < deadline:  # noqa: ASYNC110 - for once, at the end
             await asyncio.sleep(0.02)
         for client in list(self.clients):
             client.cut_off()
@@ -169,6 +173,10 @@ class Gateway:
         self.log.say("gateway.stopped")
         self.log.close()
 
+    def hurry(self) -> None:
+        """What is in flight need not finish."""
+        self._hurry = True
+
 
 async def serve(options: Options) -> None:
     """Run one worker until SIGTERM or SIGINT."""
@@ -176,8 +184,14 @@ async def serve(options: Options) -> None:
     await gateway.start()
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
+
+    def asked_to_stop() -> None:
+        if stop.is_set():
+            gateway.hurry()
+        stop.set()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+        loop.add_signal_handler(number, asked_to_stop)
     # What is here now stays for good: later collections need not look at it.
     gc.collect()
     gc.freeze()
