@@ -54,15 +54,22 @@ class Lock:
                 os.close(self._fd)
                 who = f" (process {holder})" if holder.isdigit() else ""
                 raise Conflict(f"{what}{who}", hint=hint) from None
-            with contextlib.suppress(FileNotFoundError):
-                if os.fstat(self._fd).st_ino == path.stat().st_ino:
-                    break
+            self._path = path
+            if self._is_there():
+                break
             os.close(self._fd)  # its holder removed it on leaving, between our open and our lock
-        self._path = path
         os.ftruncate(self._fd, 0)
         os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
 
     def release(self) -> None:
         """Remove the file and let another process have it."""
-        self._path.unlink(missing_ok=True)
+        if self._is_there():
+            self._path.unlink()
         os.close(self._fd)
+
+    def _is_there(self) -> bool:
+        """The file of that name is ours: the directory may have been emptied and taken by others."""
+        try:
+            return os.path.samestat(os.fstat(self._fd), self._path.stat())
+        except FileNotFoundError:
+            return False

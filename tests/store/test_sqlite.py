@@ -17,7 +17,7 @@ import roost.store.migrate as migrating
 from roost.domain.node import NodeName
 from roost.errors import Conflict, NoSpace, Unusable
 from roost.store.database import Database, create_private
-from roost.store.guard import DirectoryLock, refuse_network_filesystem
+from roost.store.guard import lock, refuse_network_filesystem
 from roost.store.migrate import HEAD, migrate
 from roost.store.records import CatalogText, FleetRecord, NodeRecord, Put
 from roost.store.schema import metadata
@@ -185,17 +185,28 @@ async def test_a_full_disk_is_said_changes_nothing_and_is_got_over(small_disk: P
 
 
 def test_a_second_server_on_a_directory_is_refused_naming_the_first(tmp_path: Path) -> None:
-    lock = DirectoryLock(tmp_path)
+    held = lock(tmp_path)
     with pytest.raises(Conflict, match=f"process {os.getpid()}"):
-        DirectoryLock(tmp_path)
-    lock.release()
-    DirectoryLock(tmp_path).release()
+        lock(tmp_path)
+    held.release()
+    lock(tmp_path).release()
+
+
+def test_who_leaves_an_emptied_directory_takes_no_other_lock_away(tmp_path: Path) -> None:
+    first = lock(tmp_path)
+    (tmp_path / "lock").unlink()
+    second = lock(tmp_path)
+    first.release()
+    with pytest.raises(Conflict):
+        lock(tmp_path)
+    second.release()
+    assert not (tmp_path / "lock").exists()
 
 
 def test_the_lock_of_a_killed_server_is_free(tmp_path: Path) -> None:
     script = (
-        "import sys, time, pathlib; from roost.store.guard import DirectoryLock;"
-        "lock = DirectoryLock(pathlib.Path(sys.argv[1])); print('held', flush=True); time.sleep(300)"
+        "import sys, time, pathlib; from roost.store.guard import lock;"
+        "held = lock(pathlib.Path(sys.argv[1])); print('held', flush=True); time.sleep(300)"
     )
     holder = subprocess.Popen(
         [sys.executable, "-c", script, str(tmp_path)], stdout=subprocess.PIPE, text=True
@@ -204,9 +215,9 @@ def test_the_lock_of_a_killed_server_is_free(tmp_path: Path) -> None:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
         with pytest.raises(Conflict, match=f"process {holder.pid}"):
-            DirectoryLock(tmp_path)
+            lock(tmp_path)
         holder.kill()
-    DirectoryLock(tmp_path).release()
+    lock(tmp_path).release()
 
 
 @pytest.mark.parametrize(

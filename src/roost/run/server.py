@@ -19,10 +19,10 @@ import uvloop
 from roost.api.app import App
 from roost.cli.client import default_directory
 from roost.errors import Unusable
+from roost.files import write_private
 from roost.placement import plan
 from roost.reconcile.nodes import LeaseRules
 from roost.services.inventory import Network
-from roost.services.secrets import write_private
 from roost.services.server import open_server
 from roost.telemetry.logging import LEVELS, Style, log_to_stderr
 
@@ -170,7 +170,7 @@ async def _serve(
                 loop.add_signal_handler(number, end)
             opened.start()
             url = f"http://{_written(host)}:{port}"
-            write_private(directory / "endpoint.json", json.dumps({"api": url}) + "\n")
+            write_private(directory / "endpoint.json", json.dumps({"api": url}).encode() + b"\n")
             # What was loaded to start with stays; the collector need not look at it again.
             gc.collect()
             gc.freeze()

@@ -2,12 +2,12 @@
 
 import hashlib
 import hmac
-import os
 import secrets
 from pathlib import Path
 from typing import Final
 
 from roost.errors import Unusable
+from roost.files import write_private
 
 KEY_PREFIX: Final = "roost-"
 TOKEN_PREFIX: Final = "roost-join-"  # noqa: S105 - the part that is no secret
@@ -39,22 +39,7 @@ def secret_file(path: Path) -> str:
         text = path.read_text(encoding="utf-8").strip()
     except FileNotFoundError:
         text = new_secret()
-        write_private(path, f"{text}\n")
+        write_private(path, f"{text}\n".encode())
     if not text:
         raise Unusable(f"{path} is empty", hint=f"remove it to get a new credential: rm {path}")
     return text
-
-
-def write_private(path: Path, text: str) -> None:
-    """Write a file whole or not at all, readable by its owner only."""
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    try:
-        with os.fdopen(fd, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise

@@ -9,6 +9,7 @@ from typing import Final
 import structlog
 
 from roost.errors import Unusable
+from roost.files import Lock
 from roost.reconcile.nodes import LeaseRules
 from roost.reconcile.schedule import Plan
 from roost.services.clock import Clock, SystemClock
@@ -24,7 +25,7 @@ from roost.services.secrets import new_id, same, secret_file
 from roost.services.views import Views
 from roost.services.watch import Watch
 from roost.store.database import Database, create_private
-from roost.store.guard import DirectoryLock, refuse_network_filesystem
+from roost.store.guard import lock, refuse_network_filesystem
 from roost.store.migrate import migrate
 from roost.store.records import Event, FleetRecord, Put
 from roost.store.store import Store
@@ -43,7 +44,7 @@ class Server:
         *,
         ledger: Ledger,
         database: Database,
-        lock: DirectoryLock,
+        held: Lock,
         admin_credential: str,
         gateway_credential: str,
         clock: Clock,
@@ -53,7 +54,7 @@ class Server:
         own_port: int | None,
     ) -> None:
         self._database = database
-        self._lock = lock
+        self._lock = held
         self._admin = admin_credential
         self._gateway = gateway_credential
         self._tasks: list[asyncio.Task[None]] = []
@@ -163,7 +164,7 @@ async def open_server(
 ) -> Server:
     """Open or make a server's directory, lead its fleet, and load what is kept."""
     clock = clock or SystemClock()
-    lock = _locked(directory)
+    held = _locked(directory)
     try:
         path = database or directory / "roost.db"
         try:
@@ -176,7 +177,7 @@ async def open_server(
             return Server(
                 ledger=ledger,
                 database=opened,
-                lock=lock,
+                held=held,
                 admin_credential=secret_file(directory / "admin_credential"),
                 gateway_credential=secret_file(directory / "gateway_credential"),
                 clock=clock,
@@ -189,15 +190,15 @@ async def open_server(
             await opened.close()
             raise
     except BaseException:
-        lock.release()
+        held.release()
         raise
 
 
-def _locked(directory: Path) -> DirectoryLock:
+def _locked(directory: Path) -> Lock:
     try:
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         refuse_network_filesystem(directory)
-        return DirectoryLock(directory)
+        return lock(directory)
     except OSError as error:
         raise Unusable(
             f"cannot use {directory}: {error.strerror}", hint="give another with --dir"

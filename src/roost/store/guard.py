@@ -1,11 +1,10 @@
 """Whether a directory may hold a server's state: one server each, and no network filesystem."""
 
-import fcntl
-import os
 from pathlib import Path
 from typing import Final
 
-from roost.errors import Conflict, Unusable
+from roost.errors import Unusable
+from roost.files import Lock
 
 # Locks on these are not trustworthy, and SQLite's WAL needs memory that all its users share.
 _NETWORK: Final = frozenset(
@@ -31,28 +30,13 @@ _NETWORK: Final = frozenset(
 )
 
 
-class DirectoryLock:
-    """Held while a server runs; the kernel lets go of it however the server ends."""
-
-    def __init__(self, directory: Path) -> None:
-        path = directory / "lock"
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            holder = os.pread(self._fd, 32, 0).decode(errors="replace").strip()
-            os.close(self._fd)
-            who = f"process {holder}" if holder.isdigit() else "another process"
-            raise Conflict(
-                f"{directory} is in use by a roost server ({who})",
-                hint="stop that server, or give this one a directory of its own with --dir",
-            ) from None
-        os.ftruncate(self._fd, 0)
-        os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
-
-    def release(self) -> None:
-        """Let another server have the directory."""
-        os.close(self._fd)
+def lock(directory: Path) -> Lock:
+    """Held while a server runs; `Conflict` where another one has the directory."""
+    return Lock(
+        directory / "lock",
+        what=f"{directory} is in use by a roost server",
+        hint="stop that server, or give this one a directory of its own with --dir",
+    )
 
 
 def refuse_network_filesystem(directory: Path, *, mounts: Path = Path("/proc/self/mounts")) -> None:
