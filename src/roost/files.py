@@ -68,7 +68,7 @@ class Lock:
         os.close(self._fd)
 
     def _is_there(self) -> bool:
-        """The file of that name is ours: the directory may have been emptied and taken by others."""
+        """The file of that name is ours: others may have emptied the directory and taken it."""
         try:
             return os.path.samestat(os.fstat(self._fd), self._path.stat())
         except FileNotFoundError:
