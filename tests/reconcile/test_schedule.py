@@ -25,7 +25,7 @@ def test_what_fits_nowhere_waits_and_is_reported_with_its_decision() -> None:
     twin = Twin.of([node("a", gpus=0)], [model()])
     done = twin.step()
     assert not done.actions
-    assert [(d.model, d.replica) for d in done.waiting] == [("m", 0)]
+    assert [(one.decision.model, one.index) for one in done.waiting] == [("m", 0)]
 
 
 def test_nothing_is_placed_before_the_nodes_have_reported() -> None:

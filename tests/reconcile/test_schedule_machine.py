@@ -114,7 +114,7 @@ class Scheduling(RuleBasedStateMachine):
             indices = {replica.index for replica in running}
             assert len(running) == len(indices) <= wanted.replicas
             missing = wanted.replicas - len(running)
-            explained = [d for d in done.waiting if d.model == wanted.name]
+            explained = [one for one in done.waiting if one.decision.model == wanted.name]
             assert len(explained) == missing, "every gap is explained"
             for replica in self.twin.replicas.values():
                 if replica.model == wanted.name and replica.wish is Wish.LOST:

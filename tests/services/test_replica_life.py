@@ -254,6 +254,25 @@ async def test_an_unplaceable_replica_waits_and_is_placed_when_a_node_that_fits_
     assert fleet.rows() == [("coder-0", "ready", "large")]
 
 
+async def test_explain_and_plan_call_a_replica_as_everything_else_does(fleet: SmallFleet) -> None:
+    for name in "abc":
+        await fleet.join(name)
+    await fleet.apply(catalog(replicas=3))
+    await fleet.rest(turns=2)
+    nodes = {row["index"]: row["shards"][0]["node"] for row in fleet.server.views.replicas()}
+    fleet.agents[nodes[0]].become(ReplicaState.LOADING)
+    fleet.agents[nodes[0]].report()
+    await fleet.steps()
+    await fleet.apply(catalog(replicas=2))
+    await fleet.rest(turns=2)
+    assert [row[0] for row in fleet.rows()] == ["coder-1", "coder-2"], "the one not ready went"
+    explained = await fleet.server.views.explain("coder", brief=False)  # type: ignore[arg-type]
+    planned = await fleet.server.views.plan(catalog(replicas=2), "c.yaml", brief=True)
+    for answer in (explained, planned):
+        told = {d["replica"]: d["shards"][0]["node"] for d in answer["decisions"]}
+        assert list(told.items()) == [(1, nodes[1]), (2, nodes[2])]
+
+
 async def test_a_cordon_survives_reports_restarts_and_joining_again(fleet: SmallFleet) -> None:
     agent = await fleet.join("a")
     await fleet.server.operations.cordon("a", reason="fan", drain=False, who="x")  # type: ignore[arg-type]

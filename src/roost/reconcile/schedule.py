@@ -115,12 +115,22 @@ class Release:
 Action = Place | Adopt | Drain | Lose | Return | Release
 
 
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """A decision, and the index of its replica: placement counts a model's replicas from 0, ours
+    keep their index when another goes.
+    """
+
+    index: int
+    decision: Decision
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
     """The actions, and the decision of each wanted replica that has no place."""
 
     actions: tuple[Action, ...]
-    waiting: tuple[Decision, ...] = ()
+    waiting: tuple[Decided, ...] = ()
 
 
 def step(world: World, plan: Plan) -> Step:
@@ -131,7 +141,7 @@ def step(world: World, plan: Plan) -> Step:
     for name in sorted(board.by_model()):
         board.trim(name)
     board.adopt()
-    waiting: tuple[Decision, ...] = ()
+    waiting: tuple[Decided, ...] = ()
     # What was adopted is a replica in the next step, which follows at once.
     if world.settled and not any(isinstance(action, Adopt) for action in board.actions):
         waiting = board.place(plan)
@@ -140,10 +150,14 @@ def step(world: World, plan: Plan) -> Step:
     return Step(actions=tuple(board.actions), waiting=waiting)
 
 
-def fleet_of(world: World) -> tuple[Fleet, Mapping[tuple[ModelName, int], int]]:
-    """The fleet as placement sees it; and from (model, number as placement counts) to an index."""
-    board = _Board(world)
-    return board.fleet(), board.numbering()
+def fleet_of(world: World) -> Fleet:
+    """The fleet as placement sees it."""
+    return _Board(world).fleet()
+
+
+def decided(world: World, plan: Plan) -> tuple[Decided, ...]:
+    """What placement says of every wanted replica, in catalog order; nothing is done."""
+    return _Board(world).decided(plan)
 
 
 class _Board:
@@ -322,20 +336,19 @@ class _Board:
                 )
             )
 
-    def place(self, plan: Plan) -> tuple[Decision, ...]:
+    def place(self, plan: Plan) -> tuple[Decided, ...]:
         missing = self.missing()
         if not missing:
             return ()
-        numbering = self.numbering()
         waiting = []
-        for decision in plan(self.world.catalog, self.fleet()):
-            index = numbering.get((decision.model, decision.replica), decision.replica)
+        for one in self.decided(plan):
+            index, decision = one.index, one.decision
             if index not in missing.get(decision.model, ()):
                 continue
             if decision.outcome is Outcome.PLACED:
                 self._place(decision, index, decision.why)
             elif decision.outcome is Outcome.UNPLACEABLE:
-                waiting.append(decision)
+                waiting.append(one)
         return tuple(waiting)
 
     def _place(self, decision: Decision, index: int, because: str) -> None:
@@ -419,8 +432,17 @@ class _Board:
 
     # The fleet as placement sees it.
 
+    def decided(self, plan: Plan) -> tuple[Decided, ...]:
+        numbering = self.numbering()
+        listed = {model.name: at for at, model in enumerate(self.world.catalog.models)}
+        found = [
+            Decided(numbering[decision.model, decision.replica], decision)
+            for decision in plan(self.world.catalog, self.fleet())
+        ]
+        return tuple(sorted(found, key=lambda one: (listed[one.decision.model], one.index)))
+
     def numbering(self) -> dict[tuple[ModelName, int], int]:
-        """Placement counts a model's replicas from 0; ours keep their index when another goes."""
+        """From a model and the number of a replica as placement counts to its index."""
         numbering: dict[tuple[ModelName, int], int] = {}
         missing = self.missing()
         for model in self.world.catalog.models:

@@ -13,11 +13,12 @@ from roost.domain.model import Catalog, ModelName
 from roost.domain.node import NodeName
 from roost.domain.replica import PlacementId, ReplicaState
 from roost.errors import RoostError, Unavailable
-from roost.placement.decision import Decision, ShardPlacement
+from roost.placement.decision import ShardPlacement
 from roost.reconcile.replicas import Replica, Shard, Wish, observe
 from roost.reconcile.schedule import (
     Action,
     Adopt,
+    Decided,
     Drain,
     Lose,
     Place,
@@ -25,7 +26,7 @@ from roost.reconcile.schedule import (
     Release,
     Return,
     World,
-    fleet_of,
+    decided,
     step,
 )
 from roost.services.clock import Clock
@@ -98,12 +99,12 @@ class Scheduler:
         async with self._ledger.lock:
             world = self.world()
             # A plan over a large fleet takes a while; reports are answered meanwhile.
-            decided = await asyncio.to_thread(step, world, self._plan)
+            done = await asyncio.to_thread(step, world, self._plan)
             changes: list[Change] = []
             events: list[Event] = []
             ports = _Ports(self._ledger.replicas.values(), self._inventory, self._own_port)
             unplaced: dict[tuple[ModelName, int], str] = {}
-            for action in decided.actions:
+            for action in done.actions:
                 try:
                     changes += self._perform(action, ports)
                 except Unavailable as error:
@@ -116,18 +117,9 @@ class Scheduler:
             await self._ledger.commit(changes, events=events)
             for event in events:
                 log.info(event.what, object=event.object, why=event.why)
-            waiting = {(d.model, i): d.why for d, i in self._numbered(world, decided.waiting)}
+            waiting = {(w.decision.model, w.index): w.decision.why for w in done.waiting}
             self._await(waiting | unplaced)
             return bool(changes)
-
-    def _numbered(
-        self, world: World, decisions: tuple[Decision, ...]
-    ) -> Iterator[tuple[Decision, int]]:
-        if decisions:
-            _, numbering = fleet_of(world)
-            for decision in decisions:
-                number = (decision.model, decision.replica)
-                yield decision, numbering.get(number, decision.replica)
 
     def _await(self, waiting: dict[tuple[ModelName, int], str]) -> None:
         now = self._clock.time()
@@ -163,13 +155,12 @@ class Scheduler:
             settled=self._inventory.settled,
         )
 
-    async def decide(self, catalog: Catalog | None = None) -> tuple[Decision, ...]:
+    async def decide(self, catalog: Catalog | None = None) -> tuple[Decided, ...]:
         """What placement says now, of this catalog or the applied one; nothing is changed."""
         world = self.world()
         if catalog is not None:
             world = replace(world, catalog=catalog)
-        fleet, _ = fleet_of(world)
-        return tuple(await asyncio.to_thread(self._plan, world.catalog, fleet))
+        return await asyncio.to_thread(decided, world, self._plan)
 
     # What each action does to the store.
 

@@ -12,11 +12,11 @@ from roost.domain.model import Model, ModelName
 from roost.domain.node import NodeName
 from roost.domain.replica import ReplicaState
 from roost.errors import NotFound
-from roost.formats.decision import decisions_to_json
+from roost.formats.decision import decision_to_json
 from roost.formats.fleet import allocation_to_json, node_to_json
 from roost.reconcile.nodes import NodeStatus
 from roost.reconcile.replicas import Replica, Shard, Wish
-from roost.reconcile.schedule import fleet_of
+from roost.reconcile.schedule import Decided, fleet_of
 from roost.services.inventory import Inventory
 from roost.services.ledger import Ledger
 from roost.services.operations import Operations
@@ -42,7 +42,7 @@ class Views:
 
     def nodes(self) -> Row:
         """The fleet in the format that `roost plan --fleet` reads."""
-        fleet, _ = fleet_of(self._scheduler.world())
+        fleet = fleet_of(self._scheduler.world())
         return {
             "nodes": [self.node(node.name) for node in fleet.nodes],
             "allocations": [allocation_to_json(held) for held in fleet.allocations],
@@ -50,7 +50,7 @@ class Views:
 
     def allocations(self) -> tuple[Allocation, ...]:
         """What replicas hold, as placement sees it."""
-        fleet, _ = fleet_of(self._scheduler.world())
+        fleet = fleet_of(self._scheduler.world())
         return tuple(fleet.allocations)
 
     def node(self, name: NodeName) -> Row:
@@ -216,17 +216,18 @@ class Views:
         model = next((m for m in catalog.models if name in {m.name, *m.aliases}), None)
         if model is None:
             raise NotFound(f"there is no model {name}", hint="roost ctl models")
-        decisions = [d for d in await self._scheduler.decide() if d.model == model.name]
-        written = await asyncio.to_thread(decisions_to_json, decisions, brief=brief)
+        decided = await self._scheduler.decide()
+        mine = [one for one in decided if one.decision.model == model.name]
+        written = await asyncio.to_thread(_written, mine, brief=brief)
         return {"model": model.name, "replicas": self.replicas(model.name), **written}
 
     async def plan(self, text: str, filename: str, *, brief: bool) -> Row:
         """What applying this catalog would place where; nothing is changed."""
         catalog = self._operations.parse(text, filename)
         named = {model.name for model in catalog.models}
-        decisions = await self._scheduler.decide(self._operations.merged(catalog))
-        mine = [decision for decision in decisions if decision.model in named]
-        return await asyncio.to_thread(decisions_to_json, mine, brief=brief)
+        decided = await self._scheduler.decide(self._operations.merged(catalog))
+        mine = [one for one in decided if one.decision.model in named]
+        return await asyncio.to_thread(_written, mine, brief=brief)
 
     def orphans(self) -> Row:
         """Engines that agents run and that nobody here gave them."""
@@ -262,6 +263,15 @@ class Views:
         return sum(
             1 for name in self._ledger.nodes if self._inventory.status(name) is NodeStatus.LOST
         )
+
+
+def _written(decided: Sequence[Decided], *, brief: bool) -> Row:
+    """FORMATS §3, each replica by its own index."""
+    return {
+        "decisions": [
+            {**decision_to_json(one.decision, brief=brief), "replica": one.index} for one in decided
+        ]
+    }
 
 
 def moment(at: float) -> str:
