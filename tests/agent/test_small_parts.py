@@ -18,6 +18,8 @@ from agent.node import shard
 from roost.agent import logs, models, programs
 from roost.agent.backoff import Backoff
 from roost.agent.directory import Credential, Directory
+from roost.agent.membership import Invitation, Membership
+from roost.agent.server import Server
 from roost.agent.supervise import log as engine_log
 from roost.agent.supervise import process, procfs
 from roost.agent.supervise.kept import Kept, Shelf, file_stem
@@ -28,6 +30,7 @@ from roost.domain.profile import MetricNames
 from roost.domain.replica import Desired, Load
 from roost.errors import Conflict, Unavailable, Unusable
 from roost.files import write_private
+from roost.formats import agent_wire as wire
 
 NAMES = MetricNames(
     running=("new:running", "old:running"), waiting=("e:waiting",), kv_usage=("new:kv", "old:kv")
@@ -326,6 +329,31 @@ def test_a_directory_keeps_what_it_is_given_and_lets_one_agent_in(tmp_path: Path
 
 
 # -- models and programs -----------------------------------------------------------------------------
+
+
+def test_what_a_token_bought_outlives_a_disk_that_does_not_take_it(tmp_path: Path) -> None:
+    class Selling(Server):
+        async def join(self, join: wire.Join) -> wire.Joined:
+            return wire.Joined(fleet="fleet-1", node=join.name, credential="bought")
+
+    async def story() -> None:
+        directory = Directory(tmp_path)
+        server = Selling("http://127.0.0.1:1")
+        invitation = Invitation(name="node-a", token="token-1")
+        member = Membership(
+            server, directory, invitation, luck=lambda: 0.5, joined_again=lambda: None
+        )
+        member.restore()
+        (directory.path / "credential.json").mkdir()  # nothing can be written there
+        await member.begin()
+        assert member.credential is not None
+        assert member.credential.credential == "bought"
+        (directory.path / "credential.json").rmdir()
+        member.keep()
+        assert directory.credential() == member.credential
+        await server.close()
+
+    asyncio.run(story())
 
 
 def test_a_source_is_found_in_the_first_model_directory_that_has_it(tmp_path: Path) -> None:

@@ -203,6 +203,7 @@ class Agent:
     async def _facts_loop(self, engines: Engines) -> None:
         while True:
             await asyncio.sleep(FACTS_EVERY_S)
+            self._membership.keep()
             if await self._reading.read(self._membership.identity, engines):
                 self._changed.set()
 

@@ -50,6 +50,7 @@ class Membership:
         self._luck = luck
         self._joined_again = joined_again
         self._joining = asyncio.Lock()
+        self._is_kept = True
 
     def restore(self) -> None:
         """What earlier agent processes left; makes the identity if there is none."""
@@ -121,9 +122,21 @@ class Membership:
             node=joined.node,
             credential=joined.credential,
         )
-        self._directory.keep_credential(credential)
         self.credential = credential
         log.info("agent.joined", fleet=joined.fleet, node=joined.node)
+        self._is_kept = False
+        self.keep()
+
+    def keep(self) -> None:
+        """On disk, unless it is; a full one is no reason to lose what a token has bought."""
+        if self._is_kept or self.credential is None:
+            return
+        try:
+            self._directory.keep_credential(self.credential)
+        except OSError as cause:
+            log.warning("agent.credential_not_kept", cause=str(cause))
+        else:
+            self._is_kept = True
 
     def _token(self) -> str | None:
         """As it is now: whoever runs the server may have written a new one into the file."""
