@@ -81,8 +81,11 @@ def test_an_emptied_server_directory_stops_nothing_and_applying_again_adopts(
 ) -> None:
     stack = served.stack
     engine, server = stack.engine_pid(), stack.pid("server")
+    os.kill(stack.process.pid, signal.SIGSTOP)  # or it starts the server while we empty
     os.kill(server, signal.SIGKILL)
+    wait_for(lambda: not alive(server))
     shutil.rmtree(stack.directory / "server")
+    os.kill(stack.process.pid, signal.SIGCONT)
     wait_for(lambda: stack.pid("server") != server)
     wait_for(lambda: stack.ctl("orphans", check=False).stdout.count("smollm2-0"))
     assert alive(engine)
