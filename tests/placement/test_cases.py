@@ -20,6 +20,7 @@ from roost.formats.decision import decisions_to_json
 from roost.formats.fleet import parse_fleet
 from roost.placement import plan
 from roost.placement.decision import Decision, Outcome
+from roost.testing.naive_placement import naive_plan
 
 H100 = "h100-80gb-hbm3"
 
@@ -336,6 +337,28 @@ def test_no_two_local_filesystems_add_up() -> None:
     )
     assert first.outcome is Outcome.UNPLACEABLE
     assert second.outcome is third.outcome is Outcome.PLACED
+
+
+@pytest.mark.parametrize(
+    ("storage", "outcome"),
+    [
+        ("{free_bytes: 1, total_bytes: 2}, {free_bytes: 50000000000, total_bytes: 60000000000}", 1),
+        ("{free_bytes: 50000000000, total_bytes: 60000000000}, {free_bytes: 1, total_bytes: 2}", 1),
+        ("{free_bytes: 50000000000}, {free_bytes: 1}", 0),
+        ("{free_bytes: 1}, {free_bytes: 50000000000}", 0),
+        ("{free_bytes: null}, {free_bytes: 1}", 0),
+        ("{free_bytes: null}, {free_bytes: null}", 1),
+    ],
+)
+def test_filesystems_of_one_name_are_one_unless_their_sizes_differ(
+    storage: str, outcome: int
+) -> None:
+    named = storage.replace("{", "{filesystem: tmpfs, ")
+    fleet = fleet_of(f"[{{name: n, storage: [{named}]}}]")
+    (decision,) = decide(fleet, model("m", "min_disk_gb: 40"))
+    assert decision.outcome is (Outcome.PLACED if outcome else Outcome.UNPLACEABLE)
+    (naive,) = naive_plan(catalog_of(model("m", "min_disk_gb: 40")), fleet)
+    assert naive.outcome == decision.outcome.value
 
 
 @pytest.mark.parametrize("state", list(AllocationState))

@@ -171,12 +171,21 @@ def sum_memory(holds: Iterable[Allocation]) -> int:
 
 
 def local_disks(storage: tuple[Filesystem, ...] | None) -> tuple[Disk, ...] | None:
-    """The local filesystems, each once; `None`, where none is reported, rejects nothing."""
-    by_name: dict[str, Disk] = {}
-    for filesystem in storage or ():
-        if not filesystem.shared and filesystem.filesystem not in by_name:
-            by_name[filesystem.filesystem] = Disk(filesystem.free_bytes, filesystem.total_bytes)
-    return tuple(by_name.values()) or None
+    """The local filesystems; `None`, where none is reported, rejects nothing.
+
+    What has one name and one size is one, mounted more than once, with the least that is said to be
+    free. Two called `tmpfs` of different sizes are two.
+    """
+    found: dict[tuple[str, int | None], Disk] = {}
+    for one in storage or ():
+        if one.shared:
+            continue
+        key, free = (one.filesystem, one.total_bytes), one.free_bytes
+        before = found.get(key)
+        if before is not None and before.free is not None:
+            free = before.free if free is None else min(free, before.free)
+        found[key] = Disk(free, one.total_bytes)
+    return tuple(found.values()) or None
 
 
 def disk_room(disks: tuple[Disk, ...] | None, holds: Iterable[Allocation]) -> int | None:

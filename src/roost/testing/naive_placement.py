@@ -260,10 +260,16 @@ def memory_left(world: World, node: Node) -> int | None:
 
 def disk_left(world: World, node: Node) -> int | None:
     """Free bytes of the local filesystem with most room, claims off; `None`: nothing is known."""
-    local = {one.filesystem: one.free_bytes for one in node.facts.storage or () if not one.shared}
-    if not local or None in local.values():
+    local = [one for one in node.facts.storage or () if not one.shared]
+    rooms = []
+    for disk in {(one.filesystem, one.total_bytes): None for one in local}:
+        said = [one.free_bytes for one in local if (one.filesystem, one.total_bytes) == disk]
+        known = [free for free in said if free is not None]
+        if not known:
+            return None
+        rooms.append(min(known))
+    if not rooms:
         return None
-    rooms = [free for free in local.values() if free is not None]
     claims = [one.disk_bytes for one in world.held if one.node == node.name and one.disk_bytes]
     # The largest claim first: who came when is not known, and must not matter.
     for claim in sorted(claims, reverse=True):
