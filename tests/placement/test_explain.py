@@ -111,6 +111,30 @@ def test_a_group_of_nodes_says_its_fabric_and_every_rank() -> None:
     ]
 
 
+def test_the_nearest_node_is_told_by_the_profile_that_its_remedy_is_for() -> None:
+    on_cards = replace(ON_2, gpus_per_node=16, priority=1)
+    labelled = replace(ON_2, name=ProfileName("q"), node_selector={"rack": "r3"})
+    model = Model(name=ModelName("coder"), profiles=(on_cards, labelled))
+    (decision,) = plan(Catalog(models=(model,)), Fleet(nodes=(node("a", 8),)))
+    assert decision.would_fit_if[0].message == "add label rack=r3 to a"
+    assert decision.why == "no profile fits: nearest is a, does not carry rack=r3"
+
+
+def test_of_very_many_fabrics_those_with_most_nodes_are_told() -> None:
+    nodes = []
+    for at in range(41):
+        fabric = FabricAttachment(name=FabricName(f"ib{at // 2:02}"), hcas=(HcaName("mlx5_0"),))
+        one = node(f"n{at:02}", 8)
+        nodes.append(replace(one, facts=replace(one.facts, fabrics=(fabric,))))
+    wide = asking(replace(ON_2, gpus_per_node=8, nodes=3))
+    told = explain(plan(wide, Fleet(nodes=tuple(nodes)))).splitlines()
+    assert "    ib00 has 2 nodes that fit, needs 3" in told
+    assert "    ib20 has 1 node that fits, needs 3" not in told
+    assert "    and 11 fabrics more, with no more nodes that fit" in told
+    every = explain(plan(wide, Fleet(nodes=tuple(nodes))), all_nodes=True).splitlines()
+    assert "    ib20 has 1 node that fits, needs 3" in every
+
+
 @settings(max_examples=200, deadline=None)
 @given(strategies.worlds)
 def test_any_plan_can_be_told_in_printable_lines_with_a_verdict_each(

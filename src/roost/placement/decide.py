@@ -103,11 +103,15 @@ class Refusal:
     @cached_property
     def why(self) -> str:
         """What is nearest to fitting."""
-        return why.unplaceable(self.trials, self.would_fit_if)
+        return why.unplaceable(self.trials, self._found)
 
-    @cached_property
+    @property
     def would_fit_if(self) -> Sequence[Remedy]:
         """Smallest first, at most five."""
+        return tuple(found.remedy for found in self._found)
+
+    @cached_property
+    def _found(self) -> Sequence[remedies.Found]:
         return remedies.remedies(self.trials)
 
 

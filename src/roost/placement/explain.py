@@ -4,7 +4,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from roost.domain.reasons import Code
-from roost.placement.decision import Decision, Outcome, Rejection, ShardPlacement, Tried
+from roost.placement.decision import (
+    Decision,
+    FabricCount,
+    Outcome,
+    Rejection,
+    ShardPlacement,
+    Tried,
+)
 
 _NAMES: Final = 4
 """Nodes named in a line that speaks of several."""
@@ -102,13 +109,22 @@ def _tried(tried: Tried, *, all_nodes: bool) -> Iterator[str]:
     verb = "fits" if tried.fit == 1 else "fit"
     head = f"  profile {tried.profile}: {tried.fit:,} of {_count(tried.considered, 'node')} {verb}"
     yield f"{head}{': ' if told else ''}{told}"
-    for fabric in tried.fabrics:
-        yield f"    {fabric.message}"
+    yield from _fabrics(tried.fabrics, all_fabrics=all_nodes)
     if all_nodes:
         for rejection in tried.rejected:
             yield f"    {rejection.node}: {_messages(rejection)}"
     elif not tried.fits:
         yield from _groups(tried.rejected)
+
+
+def _fabrics(fabrics: Sequence[FabricCount], *, all_fabrics: bool) -> Iterator[str]:
+    """By name; of very many those with the most nodes that fit."""
+    told = list(fabrics)
+    if not all_fabrics and len(told) > _GROUPS:
+        told = sorted(told, key=lambda fabric: -fabric.eligible)[:_GROUPS]
+    yield from (f"    {fabric.message}" for fabric in told)
+    if rest := len(fabrics) - len(told):
+        yield f"    and {_count(rest, 'fabric')} more, with no more nodes that fit"
 
 
 def _groups(rejected: Sequence[Rejection]) -> Iterator[str]:

@@ -27,6 +27,7 @@ class Found(NamedTuple):
     size: int
     node: str
     profile: int
+    """By which of the profiles it would then fit: the number of its trial."""
     remedy: Remedy
 
 
@@ -34,7 +35,7 @@ Remedies: TypeAlias = Callable[[Need, Row], Iterator[tuple[int, Remedy]]]
 """What could be done about one filter on one node: how much of it, and the remedy."""
 
 
-def remedies(trials: Sequence[Trial]) -> tuple[Remedy, ...]:
+def remedies(trials: Sequence[Trial]) -> tuple[Found, ...]:
     """Smallest first, at most five."""
     found: list[Found] = []
     for number, trial in enumerate(trials):
@@ -42,10 +43,10 @@ def remedies(trials: Sequence[Trial]) -> tuple[Remedy, ...]:
             found += _on_nodes(number, trial, trial.view.lasting.every)
         else:
             found += _on_fabrics(number, trial)
-    chosen: dict[tuple[Change, str, FabricName | None], Remedy] = {}
-    for _, _, node, _, remedy in sorted(found, key=lambda found: found[:4]):
+    chosen: dict[tuple[Change, str, FabricName | None], Found] = {}
+    for one in sorted(found, key=lambda found: found[:4]):
         # The same change on the same node for another profile may be larger; the smaller is enough.
-        chosen.setdefault((remedy.change, node, remedy.fabric), remedy)
+        chosen.setdefault((one.remedy.change, one.node, one.remedy.fabric), one)
         if len(chosen) == MOST:
             break
     return tuple(chosen.values())

@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from roost.domain.fabric import FabricName
 from roost.domain.units import has_gb
 from roost.placement import bits, filters, ranking, slices
-from roost.placement.decision import Remedy
 from roost.placement.needs import CPU_REPLICAS, Need
+from roost.placement.remedies import Found
 from roost.placement.tried import Trial
 from roost.placement.view import View
 
@@ -18,15 +18,15 @@ def placed(trial: Trial, places: tuple[int, ...], fabric: FabricName | None) -> 
     return f"{won}; {spans}" if spans else won
 
 
-def unplaceable(trials: Sequence[Trial], would_fit_if: Sequence[Remedy]) -> str:
-    """What is nearest to fitting."""
+def unplaceable(trials: Sequence[Trial], remedies: Sequence[Found]) -> str:
+    """What is nearest to fitting: what the smallest remedy would mend, if there is one."""
     if not trials:
         return "no profile fits: the model has none"
     if not trials[0].view.size:
         return "no profile fits: the fleet has no nodes"
-    if would_fit_if and (node := would_fit_if[0].node) is not None:
-        place = trials[0].view.places[node]
-        return f"no profile fits: nearest is {_nearest(trials, place)}"
+    if remedies and (node := remedies[0].remedy.node) is not None:
+        trial = trials[remedies[0].profile]
+        return f"no profile fits: nearest is {_nearest((trial,), trial.view.places[node])}"
     for trial in trials:
         if trial.fabrics:
             return f"no profile fits: {max(trial.fabrics, key=lambda f: f.eligible).message}"
@@ -91,7 +91,7 @@ def _fewest_left(need: Need, view: View, winner: int, second: int) -> tuple[str,
 
 def _least_wanted(_need: Need, view: View, winner: int, second: int) -> tuple[str, str]:
     wanted, then = (slices.at(view.lasting.scarcity, place) for place in (winner, second))
-    return f"least wanted by the catalog's other profiles ({wanted} GPUs)", str(then)
+    return f"least wanted by the catalog's profiles ({wanted} GPUs)", str(then)
 
 
 def _fewest_cpu_replicas(_need: Need, view: View, winner: int, second: int) -> tuple[str, str]:
