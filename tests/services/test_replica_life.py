@@ -389,6 +389,29 @@ async def test_an_emptied_directory_adopts_what_runs_without_a_restart(fleet: Sm
     assert len(fleet.routes()) == 2
 
 
+@pytest.mark.parametrize("gpus", [1, 2])
+async def test_nothing_is_placed_over_engines_whose_agent_has_not_heard_that_they_are_unknown(
+    fleet: SmallFleet, gpus: int
+) -> None:
+    agent = await fleet.join("a", gpus=gpus)
+    await fleet.apply(catalog())
+    await fleet.rest(turns=2)
+    engines = dict(agent.engines)
+    await emptied(fleet)
+    await fleet.apply(catalog())
+    await agent.join()
+    agent.report()  # by what it was told before the server knew nothing
+    await fleet.steps()
+    assert not fleet.server.ledger.replicas
+    nudged: list[str] = []
+    fleet.server.inventory.on_change.append(lambda: nudged.append("now"))
+    await agent.fetch()
+    agent.report()
+    assert nudged, "it has said what they hold"
+    await fleet.rest()
+    assert agent.engines.keys() == engines.keys() == fleet.server.ledger.replicas.keys()
+
+
 async def test_what_nobody_asks_for_after_an_emptied_directory_is_left_alone(
     fleet: SmallFleet,
 ) -> None:

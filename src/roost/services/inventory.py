@@ -308,8 +308,15 @@ class Inventory:
                 if after.state is not replica.state:
                     self._say(after)
         given = {replica.placement for replica in mine}
-        unknown = {key for key, shard in live.shards.items() if key[0] not in given}
-        return changed or unknown != {key for key in before if key[0] not in given}
+
+        def others(shards: Iterable[ObservedShard]) -> set[tuple[PlacementId, int, bool]]:
+            return {
+                (shard.placement, shard.rank, shard.spec is None)
+                for shard in shards
+                if shard.placement not in given
+            }
+
+        return changed or others(live.shards.values()) != others(before.values())
 
     def _say(self, replica: Replica) -> None:
         log.info(
@@ -469,7 +476,11 @@ class Inventory:
         """One node as placement sees it."""
         record, live = self._ledger.nodes[name], self.live(name)
         facts = live.facts or record.facts
-        ready = live.status is NodeStatus.READY and facts is not None
+        ready = (
+            live.status is NodeStatus.READY
+            and facts is not None
+            and not self._runs_the_unexplained(live)
+        )
         since = datetime.fromtimestamp(live.status_since, UTC).strftime("%H:%M:%S")
         return Node(
             name=name,
@@ -479,6 +490,19 @@ class Inventory:
             cordoned=record.cordoned or record.draining,
             cordon_reason=record.cordon_reason,
             draining=record.draining,
+        )
+
+    def _runs_the_unexplained(self, live: Live) -> bool:
+        """Engines that nobody here gave it, and it has not said yet what they hold.
+
+        An agent says so once it has heard that they are not in the desired state: until then its
+        cards and its memory look free and are not.
+        """
+        return any(
+            shard.spec is None
+            and shard.state is not ReplicaState.STOPPED
+            and shard.placement not in self._ledger.replicas
+            for shard in live.shards.values()
         )
 
     def _with_held(self, name: NodeName, facts: Facts, record: NodeRecord) -> Facts:
