@@ -31,6 +31,8 @@ def test_a_class_that_was_shipped_keeps_its_name(product: str) -> None:
         ("NVIDIA H100 80GB HBM3 ", "nvidia  h100 80gb hbm3"),
         ("Arcturus GL-XL [Instinct MI100]", "AMD Instinct MI100"),
         ("Radeon RX 7800 XT", "AMD Radeon(TM) RX 7800 XT"),
+        ("AMD INSTINCT MI250X", "AMD Instinct\u2122 MI250X"),
+        ("NVIDIA GeForce\u00ae RTX 4090", "NVIDIA GeForce RTX 4090"),
         ("TITAN RTX", "NVIDIA TITAN RTX"),
         ("NVIDIA GeForce\u00a0RTX 3090", "GeForce RTX 3090"),
     ],

@@ -33,7 +33,8 @@ def gpu_class(product: str | None, pci_id: str | None = None) -> GpuClass:
     """The class of a product; `pci_id` tells those apart that only say "Graphics Device"."""
     if product is None:
         return GpuClass(f"pci-{_joined(pci_id.lower())}") if pci_id else UNKNOWN
-    text = _MARKS.sub(" ", unicodedata.normalize("NFKC", product[:1000]))
+    # Marks first: normalised, `™` is the letters TM.
+    text = unicodedata.normalize("NFKC", _MARKS.sub(" ", product[:1000]))
     # The PCI database's form: `Arcturus GL-XL [Instinct MI100]`, chip and product.
     if (named := re.fullmatch(r"[^\[\]]*\[([^\[\]]+)\]\s*", text)) is not None:
         text = named[1]
