@@ -20,6 +20,7 @@ from roost.agent.facts.host import host_name
 from roost.domain.node import Facts, Filesystem, Node, NodeName
 from roost.domain.units import has_gb
 from roost.errors import Unusable
+from roost.formats import config
 from roost.testing.fake_nvml import stand_in
 
 _PATH = click.Path(path_type=Path)
@@ -31,6 +32,21 @@ def _directory(text: str) -> Path:
 
 
 _UNSEEN = click.types.FuncParamType(_directory)
+
+
+def _configure(context: click.Context, _option: click.Parameter, named: Path | None) -> None:
+    """What roost.toml says goes below flags and the environment."""
+    if context.resilient_parsing:
+        return
+    if named is not None and not named.exists():
+        raise Unusable(f"{named} does not exist", hint="--config names a file of settings")
+    context.default_map = config.read_agent(*([named] if named else _config_files()))
+
+
+def _config_files() -> list[Path]:
+    """The system's, then the user's, which wins."""
+    own = os.environ.get("XDG_CONFIG_HOME") or Path("~/.config").expanduser()
+    return [Path(folder) / "roost" / "roost.toml" for folder in ("/etc", own)]
 
 
 def _machine_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -75,6 +91,16 @@ def _machine_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 @click.group(invoke_without_command=True)
+@click.option(
+    "--config",
+    type=_PATH,
+    envvar="ROOST_CONFIG",
+    metavar="FILE",
+    is_eager=True,
+    expose_value=False,
+    callback=_configure,
+    help="Settings, instead of /etc/roost/roost.toml and ~/.config/roost/roost.toml.",
+)
 @click.option("--dir", "directory", type=_PATH, envvar="ROOST_DIR", help="Where state is kept.")
 @click.option("--server", envvar="ROOST_SERVER", help="The server's URL, http://server:7400.")
 @click.option("--join", "token", envvar="ROOST_JOIN_TOKEN", help="A join token; visible to whoever "
@@ -115,7 +141,8 @@ def agent(
 ) -> None:
     """Run this machine's engines and report to the server.
 
-    SIGTERM ends the agent; engines go on, and the next agent takes them over.
+    SIGTERM ends the agent; engines go on, and the next agent takes them over. Every option but a
+    token can stand in roost.toml, section [agent]; a flag wins over it.
 
     \b
     Example:
@@ -145,6 +172,8 @@ def agent(
         raise Unusable("no server is named", hint="roost agent --server http://SERVER:7400 …")
     if not server.startswith(("http://", "https://")):
         raise Unusable(f"--server {server} is no URL", hint=f"try --server http://{server}")
+    if token is not None and _is_set_by_file(context, "token_file"):
+        token_file = None
     if token is not None and token_file is not None:
         raise Unusable("--join and --token-file are two tokens: give one of them")
     # Late, so that `facts` is quick.
@@ -296,6 +325,10 @@ def _hca_lines(found: Facts) -> list[str]:
         ]
         lines.append(f"{hca.name:14} {', '.join(ports) or 'no port'}")
     return lines
+
+
+def _is_set_by_file(context: click.Context, name: str) -> bool:
+    return context.get_parameter_source(name) is click.core.ParameterSource.DEFAULT_MAP
 
 
 def _default_directory() -> Path:

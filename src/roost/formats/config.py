@@ -1,0 +1,180 @@
+"""What does `roost.toml` say of this machine's agent, and is all of it understood?
+
+A section is a command's, a key one of its options: what a flag says wins over it.
+"""
+
+import tomllib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from roost.errors import Unusable
+from roost.formats.reading import nearest, quoted
+
+MOST_BYTES: Final = 1_000_000
+AGENT: Final = "agent"
+
+
+class _Wrong(ValueError):
+    """What a value must be instead."""
+
+
+def parse_agent(text: str, *, path: Path) -> dict[str, Any]:
+    """The options of `roost agent` that the file at `path` sets, by their names in the program.
+
+    Raises `Unusable` with all problems. Relative paths start from the file's directory.
+    """
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as cause:
+        raise Unusable(f"{path} is not TOML: {_lower(str(cause))}") from None
+    problems = [
+        f"{path}: {_unknown(f'section [{name}]' if isinstance(value, dict) else name, name, AGENT)}"
+        for name, value in document.items()
+        if name != AGENT
+    ]
+    section = document.get(AGENT, {})
+    if not isinstance(section, dict):
+        problems.append(f"{path}: agent must be a section, [agent]")
+        section = {}
+    found: dict[str, Any] = {}
+    for key, value in section.items():
+        option = _OPTIONS.get(key)
+        if option is None:
+            problems.append(f"{path}: [agent]: {_unknown_key(key)}")
+            continue
+        try:
+            found[option[0]] = option[1](value, path.parent)
+        except _Wrong as must:
+            problems.append(f"{path}: [agent] {key} must be {must}")
+    if problems:
+        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        raise Unusable(f"{problems[0]}{more}", problems=tuple(problems))
+    return found
+
+
+def read_agent(*paths: Path) -> dict[str, Any]:
+    """The same from files: a later one wins, key by key; one that is not there says nothing."""
+    found: dict[str, Any] = {}
+    for path in paths:
+        try:
+            with path.open("rb") as file:
+                data = file.read(MOST_BYTES + 1)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError as cause:
+            raise Unusable(f"{path} cannot be read: {_lower(cause.strerror or '')}") from None
+        if len(data) > MOST_BYTES:
+            raise Unusable(f"{path} is longer than {MOST_BYTES} bytes, which no settings are")
+        try:
+            text = data.decode()
+        except UnicodeDecodeError:
+            raise Unusable(f"{path} is not UTF-8, which TOML is") from None
+        found.update(parse_agent(text, path=path))
+    return found
+
+
+def _unknown_key(key: str) -> str:
+    if key in {"join", "token"}:
+        return "a token is not kept here: write it to a file and say token_file"
+    return _unknown(f"key {key}", key, *_OPTIONS)
+
+
+def _unknown(what: str, word: str, *known: str) -> str:
+    near = nearest(word, known)
+    return f"unknown {what}" + (f"; did you mean {near}?" if near else f"; known: {_listed(known)}")
+
+
+def _listed(known: tuple[str, ...]) -> str:
+    return ", ".join(known)
+
+
+def _lower(sentence: str) -> str:
+    return sentence[:1].lower() + sentence[1:]
+
+
+def _text(value: Any, _here: Path) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise _Wrong(f"a text in quotes, not {_shown(value)}")
+    return value
+
+
+def _path(value: Any, here: Path) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise _Wrong(f"a path in quotes, not {_shown(value)}")
+    return str(here / value)
+
+
+def _paths(value: Any, here: Path) -> tuple[str, ...]:
+    if not isinstance(value, list):
+        raise _Wrong(f'a list of paths, ["/models"], not {_shown(value)}')
+    return tuple(_path(one, here) for one in value)
+
+
+def _switch(value: Any, _here: Path) -> bool:
+    if not isinstance(value, bool):
+        raise _Wrong(f"true or false, not {_shown(value)}")
+    return value
+
+
+def _labels(value: Any, _here: Path) -> tuple[str, ...]:
+    if not isinstance(value, dict):
+        raise _Wrong(f'a table, {{pool = "code"}}, not {_shown(value)}')
+    for key, said in value.items():
+        if not isinstance(said, str) or not key.strip() or "=" in key:
+            raise _Wrong(f"texts in quotes by names without =: {key} is {_shown(said)}")
+    return tuple(f"{key}={said}" for key, said in value.items())
+
+
+def _fabrics(value: Any, _here: Path) -> tuple[str, ...]:
+    if not isinstance(value, dict):
+        raise _Wrong(f'a table, {{ib0 = ["mlx5_*"]}}, not {_shown(value)}')
+    found = []
+    for name, said in value.items():
+        adapters = [said] if isinstance(said, str) else said
+        if (
+            not isinstance(adapters, list)
+            or not adapters
+            or not all(isinstance(one, str) and one.strip() and "," not in one for one in adapters)
+        ):
+            raise _Wrong(f"lists of adapters, names or globs, in quotes: {name} is {_shown(said)}")
+        if not name.strip() or "=" in name:
+            raise _Wrong(f"lists by names without =, not {quoted(name)}")
+        found.append(f"{name}={','.join(adapters)}")
+    return tuple(found)
+
+
+def _shown(value: Any) -> str:
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case str():
+            return quoted(value)
+        case dict():
+            return "a table"
+        case list():
+            return "a list"
+        case _:
+            return str(value)[:60]
+
+
+_OPTIONS: Final[Mapping[str, tuple[str, Callable[[Any, Path], Any]]]] = {
+    "dir": ("directory", _path),
+    "server": ("server", _text),
+    "token_file": ("token_file", _path),
+    "name": ("name", _text),
+    "model_dirs": ("model_dirs", _paths),
+    "labels": ("labels", _labels),
+    "allow_command": ("allow_command", _switch),
+    "llama_server": ("llama_server", _path),
+    "host": ("host", _text),
+    "port_range": ("port_range", _text),
+    "fabrics": ("fabrics", _fabrics),
+    "graphics_take_cards": ("graphics_take_cards", _switch),
+    "nvidia_smi_xml": ("nvidia_smi_xml", _path),
+    "nvidia_smi_topo": ("nvidia_smi_topo", _path),
+    "amd_smi_json": ("amd_smi_json", _path),
+}
+"""Key, the option's name in the program, and what its value is made to."""
+KEYS: Final = tuple(_OPTIONS)
+"""What `[agent]` may have."""
