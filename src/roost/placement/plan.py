@@ -1,6 +1,6 @@
 """The answers for all replicas of a catalog, as the live scheduler would give them."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from itertools import chain
 from typing import Final, TypeAlias
@@ -58,8 +58,17 @@ class Kept:
 
     @property
     def why(self) -> str:
-        """Where it is."""
-        return f"already holds its place on {', '.join(hold.node for hold in self._holds)}"
+        """Where it is, and what speaks against its cards."""
+        held = f"already holds its place on {', '.join(hold.node for hold in self._holds)}"
+        return "; ".join([held, *chain.from_iterable(self._ill(hold) for hold in self._holds)])
+
+    def _ill(self, hold: Allocation) -> Iterator[str]:
+        place = self._view.places.get(hold.node)
+        for gpu in () if place is None else self._view.row(place).gpus:
+            held = gpu.uuid in hold.gpu_uuids if hold.gpu_uuids else gpu.index in hold.gpus
+            if held and gpu.healthy is False:
+                reason = gpu.unhealthy_reason or "no reason given"
+                yield f"GPU {gpu.index} of {hold.node} is unhealthy: {reason}"
 
 
 def plan(catalog: Catalog, fleet: Fleet) -> tuple[Decision, ...]:

@@ -234,3 +234,24 @@ def test_a_node_of_one_class_carries_it_as_a_label(tmp_path: Path) -> None:
     mixed = eight_h100().but(0, name="NVIDIA L40S")
     assert facts(mixed, tmp_path).labels == {}
     assert facts(FakeMachine(), tmp_path).labels == {}
+
+
+def test_a_replica_that_runs_on_a_card_that_fell_ill_says_so(tmp_path: Path) -> None:
+    ill = facts(eight_h100().but(1, ecc=2), tmp_path)
+    cards = ill.gpus or ()
+    held = [
+        Allocation(
+            replica=ReplicaName(f"m-{number}"),
+            model=ModelName("m"),
+            node=NodeName("n1"),
+            gpus=(number,),
+            gpu_uuids=tuple(uuid for uuid in (cards[number].uuid,) if uuid),
+        )
+        for number in (0, 1)
+    ]
+    well, on_ill = decide([model("m", 1, replicas=2)], ill, allocations=held)
+    assert well.why == "already holds its place on n1"
+    assert on_ill.outcome is Outcome.KEPT
+    assert on_ill.why == (
+        "already holds its place on n1; GPU 1 of n1 is unhealthy: 2 uncorrectable ECC errors"
+    )
