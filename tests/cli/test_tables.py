@@ -156,7 +156,7 @@ def test_a_node_is_told_whole(api: FakeApi, run: Run) -> None:
         "0    h100   85.5  -       coder-0    -",
         "1    h100   -     -       free       -",
         "2    h100   -     -       unhealthy  3 uncorrectable ECC errors",
-        "3    l4     -     -       foreign    -",
+        "3    l4     -     -       foreign    1 foreign process",
         "",
         "FILESYSTEM  KIND    FREE     TOTAL  MOUNTS",
         "/dev/sda1   local   50       100    / /models",

@@ -112,6 +112,14 @@ def _hardware(told: dict[str, Any]) -> None:
         )
 
 
+def _against(card: dict[str, Any]) -> str | None:
+    """What speaks against a card: its ill health, and processes of others."""
+    said = [card["unhealthy_reason"]] if card.get("unhealthy_reason") else []
+    if foreign := card.get("foreign_processes"):
+        said.append(f"{foreign} foreign process{'' if foreign == 1 else 'es'}")
+    return "; ".join(said) or None
+
+
 def _tables(told: dict[str, Any], held: Sequence[room.Json]) -> None:
     if told.get("gpus"):
         say("")
@@ -124,7 +132,7 @@ def _tables(told: dict[str, Any], held: Sequence[room.Json]) -> None:
                     _gigabytes(card.get("memory_bytes")),
                     _text(card.get("nvlink_domain")),
                     room.card_state(card, held),
-                    card.get("unhealthy_reason"),
+                    _against(card),
                 )
                 for card in told["gpus"]
             ],
