@@ -86,6 +86,27 @@ def test_who_was_in_a_hurry_before_is_still(tmp_path: Path) -> None:
         assert child.process.returncode == 5
 
 
+def test_a_sigterm_waits_for_a_child_that_is_not_ready_for_it(tmp_path: Path) -> None:
+    script = """
+import signal, sys, time
+print("started", flush=True)
+time.sleep(1)
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(9))
+signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+time.sleep(600)
+"""
+    with Processes(log_dir=tmp_path) as processes:
+        child = processes.start("one", [sys.executable, "-c", script], holds_sigterm=True)
+        wait_for(child.last_lines)
+        processes.stop("one", grace_s=60)
+        assert child.process.returncode == 9
+        again = processes.start_again("one")
+        assert (again.argv, again.holds_sigterm) == (child.argv, True)
+        wait_for(again.last_lines)
+        processes.stop("one", grace_s=60)
+        assert again.process.returncode == 9
+
+
 def test_a_child_gets_sigterm_when_its_parent_is_killed(tmp_path: Path) -> None:
     parent = f"""
 import sys, time

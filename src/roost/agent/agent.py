@@ -107,6 +107,8 @@ class Agent:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._signalled)
+        # Whoever started this process may have held them back until here.
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM, signal.SIGINT})
         async with probe.client() as http:
             engines = Engines(self._tools(http))
             engines.restore(self._obedience.desired)

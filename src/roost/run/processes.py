@@ -35,6 +35,8 @@ class Child:
     started: float
     log_start: int
     """Where this run's part of the log begins."""
+    holds_sigterm: bool = False
+    """A SIGTERM waits until the child is ready for it; it has to unblock the signal then."""
     quick_ends: int = 0
     """Ends in a row that came soon after their start; the delay before the next start grows."""
 
@@ -87,15 +89,20 @@ class Processes:
     def _asked_to_stop(self, _number: int, _frame: FrameType | None) -> None:
         self.stopping += 1
 
-    def start(self, name: str, argv: Sequence[str]) -> Child:
-        """Start (or start again) the child of that name."""
+    def start_again(self, name: str) -> Child:
+        """As it was started before."""
+        child = self.children[name]
+        return self.start(name, child.argv, holds_sigterm=child.holds_sigterm)
+
+    def start(self, name: str, argv: Sequence[str], *, holds_sigterm: bool = False) -> Child:
+        """Start the child of that name."""
         self.log_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
         log = self.log_dir / f"{name}.log"
         if log.exists() and log.stat().st_size > _LOG_LIMIT:
             log.replace(log.with_suffix(".log.1"))
         with log.open("ab") as stream:
             log_start = stream.tell()
-            process = _spawn(argv, stream)
+            process = _spawn(argv, stream, holds_sigterm=holds_sigterm)
         pidfd = os.pidfd_open(process.pid)
         before = self.children.get(name)
         child = Child(
@@ -106,6 +113,7 @@ class Processes:
             pidfd=pidfd,
             started=time.monotonic(),
             log_start=log_start,
+            holds_sigterm=holds_sigterm,
             quick_ends=before.quick_ends if before else 0,
         )
         self.children[name] = child
@@ -157,10 +165,12 @@ class Processes:
             child.process.send_signal(signal.SIGTERM)
 
 
-def _spawn(argv: Sequence[str], log: IO[bytes]) -> subprocess.Popen[bytes]:
+def _spawn(argv: Sequence[str], log: IO[bytes], *, holds_sigterm: bool) -> subprocess.Popen[bytes]:
     parent = os.getpid()
 
     def die_with_parent() -> None:
+        if holds_sigterm:
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
         if os.getppid() != parent:  # it died between fork and prctl
             os._exit(0)

@@ -19,6 +19,7 @@ from roost.run.processes import Child, Processes
 WANTED_PORTS: Final = {"api": 7400, "gateway": 7480, "metrics": 7490}
 _START_LIMIT_S: Final = 60
 _STOP_LIMIT_S: Final = {"gateway": 35.0, "agent": 150.0, "server": 10.0}
+_SECOND_STOP_LIMIT_S: Final = 30.0
 _LONGEST_DELAY_S: Final = 30.0
 _START_AGAIN_S: Final = 5.0
 """After a start that the machine refused: no memory, no processes, no space."""
@@ -162,7 +163,8 @@ class Stack:
             words += ["--model-dir", str(model_dir)]
         if self.options.allow_command:
             words.append("--allow-command")
-        self._processes.start("agent", self._argv([*words, "--stop-engines"]))
+        # Ended before it is ready to, it would leave the engines that it is to stop.
+        self._processes.start("agent", self._argv([*words, "--stop-engines"]), holds_sigterm=True)
 
     def _start_listening(
         self,
@@ -228,10 +230,9 @@ class Stack:
     def _restart(self, name: str) -> None:
         """Whatever goes wrong here, the other parts go on, and this one is tried again."""
         del self._restart_at[name]
-        before = self._processes.children[name]
         try:
             self._endpoint(name).unlink(missing_ok=True)
-            child = self._processes.start(name, before.argv)
+            child = self._processes.start_again(name)
         except OSError as error:
             self.say(f"the {name} cannot be started: {error.strerror or error}; trying again")
             self._restart_at[name] = time.monotonic() + _START_AGAIN_S
@@ -316,6 +317,16 @@ class Stack:
         for name, limit in _STOP_LIMIT_S.items():
             if self._processes.running(name):
                 self._processes.stop(name, grace_s=limit, patient=patient)
+            if name == "agent" and self._left_engines():
+                # Nobody else stops them.
+                with contextlib.suppress(OSError):
+                    self._processes.start_again("agent")
+                    self._processes.stop("agent", grace_s=_SECOND_STOP_LIMIT_S, patient=patient)
+
+    def _left_engines(self) -> bool:
+        """The agent ended before it had stopped them: it was killed, or it failed."""
+        child = self._processes.children.get("agent")
+        return child is not None and child.process.returncode != 0
 
 
 class Stopped(RoostError):
