@@ -14,7 +14,6 @@ from roost.domain.replica import ReplicaState
 from roost.errors import NotFound
 from roost.formats.decision import decision_to_json
 from roost.formats.fleet import allocation_to_json, node_to_json
-from roost.reconcile.nodes import NodeStatus
 from roost.reconcile.replicas import Replica, Shard, Wish
 from roost.reconcile.schedule import Decided, fleet_of
 from roost.services.inventory import Inventory
@@ -253,16 +252,6 @@ class Views:
                 for orphan in self._inventory.orphans()
             ]
         }
-
-    def is_leading(self) -> bool:
-        """The scheduler's last step was stored."""
-        return self._scheduler.last_error is None
-
-    def lost_nodes(self) -> int:
-        """How many nodes are lost now."""
-        return sum(
-            1 for name in self._ledger.nodes if self._inventory.status(name) is NodeStatus.LOST
-        )
 
 
 def _written(decided: Sequence[Decided], *, brief: bool) -> Row:
