@@ -1,5 +1,6 @@
 """`roost agent`: runs the engines of one machine and tells the server what is there."""
 
+import contextlib
 import json
 import logging
 import os
@@ -45,8 +46,10 @@ def _configure(context: click.Context, _option: click.Parameter, named: Path | N
 
 def _config_files() -> list[Path]:
     """The system's, then the user's, which wins."""
-    own = os.environ.get("XDG_CONFIG_HOME") or Path("~/.config").expanduser()
-    return [Path(folder) / "roost" / "roost.toml" for folder in ("/etc", own)]
+    folders = ["/etc"]
+    with contextlib.suppress(RuntimeError):  # an account of a service may have no home
+        folders.append(os.environ.get("XDG_CONFIG_HOME") or str(Path("~/.config").expanduser()))
+    return [Path(folder) / "roost" / "roost.toml" for folder in folders]
 
 
 def _machine_options(command: Callable[..., None]) -> Callable[..., None]:
