@@ -100,8 +100,8 @@ PLANTS = [
     Plant(
         "a node is charged to the last of its reasons",
         "filters.py",
-        "for code, through in stages(need, view):",
-        "for code, through in reversed(stages(need, view)):",
+        "for code, through in filters:",
+        "for code, through in reversed(filters):",
         "test_every_node_fits_or_is_refused_once",
     ),
     Plant(

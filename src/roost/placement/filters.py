@@ -35,6 +35,11 @@ def passing(need: Need, view: View) -> int:
 
 def stages(need: Need, view: View) -> list[Stage]:
     """The filters of one node that `passing` is the meeting of, in order."""
+    return [*_whatever_is_held(need, view), *_by_what_is_held(need, view)]
+
+
+def _whatever_is_held(need: Need, view: View) -> list[Stage]:
+    """The first of the filters: no allocation changes what they let through."""
     lasting, present = view.lasting.sets, view.present
     found = [(Code.NOT_READY, present[READY]), (Code.CORDONED, present[OPEN])]
     if need.labels:
@@ -43,6 +48,13 @@ def stages(need: Need, view: View) -> list[Stage]:
             carrying &= lasting[label]
         found.append((Code.LABEL_MISMATCH, carrying))
     found.append((Code.ENGINE_ABSENT, lasting[need.engine]))
+    return found
+
+
+def _by_what_is_held(need: Need, view: View) -> list[Stage]:
+    """The others, from the first that an allocation may change."""
+    lasting, present = view.lasting.sets, view.present
+    found: list[Stage] = []
     if need.memory >= 0:
         found.append((Code.MEMORY_SHORT, present[need.memory]))
     if need.disk >= 0:
@@ -60,17 +72,38 @@ def stages(need: Need, view: View) -> list[Stage]:
 
 def counts(need: Need, view: View, fit: int) -> dict[Code, int]:
     """Each node that is not among the `fit` nodes charged to the first filter that stops it."""
+    left, many, before = _charged_first(need, view)
+    charged = dict(before)
+    many = _charge(_by_what_is_held(need, view), left, many, charged)[1]
+    if many != fit:
+        charged[Code.FABRIC_SHORT] = many - fit
+    return charged
+
+
+def _charged_first(need: Need, view: View) -> tuple[int, int, dict[Code, int]]:
+    """What the first filters leave, how many that is, and the counts; as long as it is true."""
+    ready, is_open = view.present[READY], view.present[OPEN]
+    known = view.lasting.charged.get(need)
+    if known is not None and known[0] is ready and known[1] is is_open:
+        return known[2]
     charged: dict[Code, int] = {}
-    left, many = view.lasting.every, view.size
-    for code, through in stages(need, view):
+    first, every = _whatever_is_held(need, view), view.lasting.every
+    found = (*_charge(first, every, view.size, charged), charged)
+    view.lasting.charged[need] = (ready, is_open, found)
+    return found
+
+
+def _charge(
+    filters: Iterable[Stage], left: int, many: int, charged: dict[Code, int]
+) -> tuple[int, int]:
+    """Count those whom each filter stops first; who is left, and how many."""
+    for code, through in filters:
         left &= through
         passed = left.bit_count()
         if passed != many:
             charged[code] = many - passed
             many = passed
-    if many != fit:
-        charged[Code.FABRIC_SHORT] = many - fit
-    return charged
+    return left, many
 
 
 class Against:

@@ -1,10 +1,12 @@
 """A fleet at one moment, as sets of nodes: what `decide` looks at. Nothing in it ever changes."""
 
 from collections.abc import Iterator
+from typing import TypeAlias
 
 from roost.domain.fabric import FabricName, HcaName
 from roost.domain.model import Model
 from roost.domain.node import NodeName
+from roost.domain.reasons import Code
 from roost.placement import slices
 from roost.placement.facets import Rules
 from roost.placement.needs import ON_A_FABRIC, Need, Needs
@@ -15,13 +17,19 @@ CHUNK = 64
 """Rows are kept in tuples of this many, so that replacing one copies little."""
 
 
+Charged: TypeAlias = tuple[int, int, tuple[int, int, dict[Code, int]]]
+"""For these nodes ready and these open: what the filters leave that no allocation changes, how many
+that is, and how many each has stopped.
+"""
+
+
 class Lasting:
     """The sets that follow from what nodes are; most events leave them as they are.
 
     What is worked out from them is remembered, which no answer can show.
     """
 
-    __slots__ = ("_ever", "_passing", "_rank", "every", "fabrics", "needs", "sets")
+    __slots__ = ("_ever", "_passing", "_rank", "charged", "every", "fabrics", "needs", "sets")
 
     def __init__(
         self, needs: Needs, every: int, sets: tuple[int, ...], fabrics: dict[FabricName, int]
@@ -33,6 +41,7 @@ class Lasting:
         self._passing: dict[Need, int] = {}
         self._ever: dict[Need, int] = {}
         self._rank: Slices | None = None
+        self.charged: dict[Need, Charged] = {}
 
     def passing(self, need: Need) -> int:
         """Nodes that pass those filters of a profile that no allocation or repair changes."""
