@@ -107,11 +107,12 @@ def replayed(
     world: strategies.World, decisions: Sequence[Decision]
 ) -> Iterator[tuple[World, Decision, Profile]]:
     """Every placed replica with the world that it was decided in."""
-    seen = World(world.catalog, world.fleet.nodes, list(world.fleet.allocations))
+    seen = World(world.catalog, world.fleet.nodes, world.fleet.allocations)
     for decision in sorted(decisions, key=lambda one: one.order):
         if decision.outcome is Outcome.PLACED:
             yield seen, decision, profile_of(world, decision)
-            seen.held.extend(held_by(world, decision))
+            for hold in held_by(world, decision):
+                seen.hold(hold)
 
 
 def node_of(world: World, name: str) -> Node:
@@ -191,7 +192,7 @@ def test_nothing_is_placed_where_it_may_not_or_cannot_run(world: strategies.Worl
             assert not node.cordoned
             assert all(node.facts.labels.get(k) == v for k, v in profile.node_selector.items())
             assert node.facts.engines is None or profile.engine.value in node.facts.engines
-            claims = [one for one in seen.held if one.node == node.name]
+            claims = seen.held_on(node)
             if profile.min_memory_bytes is not None and node.facts.memory_bytes is not None:
                 taken = sum(one.memory_bytes or 0 for one in claims)
                 assert taken + profile.min_memory_bytes <= node.facts.memory_bytes

@@ -1,11 +1,12 @@
-"""Placement once more, stupidly: every node is scanned for every question, and nothing is kept.
+"""Placement once more, stupidly: every node is scanned for every question, and nothing is kept
+but who holds what on which node.
 
 Written from the rules alone, so that the real one has something to agree with. Slow on purpose.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from roost.domain.allocation import Allocation, AllocationState, replica_name
 from roost.domain.fleet import Fleet
@@ -63,18 +64,30 @@ class NaiveDecision:
     tried: tuple[NaiveTried, ...] = ()
 
 
-@dataclass(slots=True)
 class World:
-    """The catalog, the nodes, and all that is held on them so far."""
+    """The catalog, the nodes, and all that is held on them so far, by node."""
 
-    catalog: Catalog
-    nodes: tuple[Node, ...]
-    held: list[Allocation] = field(default_factory=list)
+    def __init__(
+        self, catalog: Catalog, nodes: tuple[Node, ...], held: Iterable[Allocation] = ()
+    ) -> None:
+        self.catalog = catalog
+        self.nodes = nodes
+        self.held: dict[str, list[Allocation]] = {}
+        for one in held:
+            self.hold(one)
+
+    def hold(self, one: Allocation) -> None:
+        """One allocation more."""
+        self.held.setdefault(one.node, []).append(one)
+
+    def held_on(self, node: Node) -> Sequence[Allocation]:
+        """All that is held on one node."""
+        return self.held.get(node.name, ())
 
 
 def naive_plan(catalog: Catalog, fleet: Fleet) -> tuple[NaiveDecision, ...]:
     """Every replica of the catalog, in its order."""
-    world = World(catalog, fleet.nodes, list(fleet.allocations))
+    world = World(catalog, fleet.nodes, fleet.allocations)
     answers: dict[tuple[int, int], NaiveDecision] = {}
     waiting: list[tuple[tuple[int, int, int, int, int], Model]] = []
     for at, model in enumerate(catalog.models):
@@ -104,7 +117,8 @@ def naive_kept(world: World, model: Model, index: int, order: int) -> NaiveDecis
     """What runs stays; its fabric and adapters no allocation says."""
     held = [
         one
-        for one in world.held
+        for held_there in world.held.values()
+        for one in held_there
         if one.state is AllocationState.HELD and belongs(one, model, index)
     ]
     if not held:
@@ -147,7 +161,7 @@ def naive_decide(world: World, model: Model, index: int, order: int) -> NaiveDec
             for rank, node in enumerate(chosen)
         )
         for shard, node in zip(shards, chosen, strict=True):
-            world.held.append(
+            world.hold(
                 Allocation(
                     replica=replica_name(model.name, index),
                     node=node.name,
@@ -254,7 +268,7 @@ def memory_left(world: World, node: Node) -> int | None:
     """Total less all claims; `None`: not reported."""
     if node.facts.memory_bytes is None:
         return None
-    claims = sum(one.memory_bytes or 0 for one in world.held if one.node == node.name)
+    claims = sum(one.memory_bytes or 0 for one in world.held_on(node))
     return node.facts.memory_bytes - claims
 
 
@@ -270,7 +284,7 @@ def disk_left(world: World, node: Node) -> int | None:
         rooms.append(min(known))
     if not rooms:
         return None
-    claims = [one.disk_bytes for one in world.held if one.node == node.name and one.disk_bytes]
+    claims = [one.disk_bytes for one in world.held_on(node) if one.disk_bytes]
     # The largest claim first: who came when is not known, and must not matter.
     for claim in sorted(claims, reverse=True):
         roomiest = rooms.index(max(rooms))
@@ -280,9 +294,7 @@ def disk_left(world: World, node: Node) -> int | None:
 
 def is_allocated(world: World, node: Node, gpu: Gpu) -> bool:
     """Held by some replica, in whatever state: by uuid where both sides know it, else by index."""
-    for one in world.held:
-        if one.node != node.name:
-            continue
+    for one in world.held_on(node):
         if gpu.uuid is not None and one.gpu_uuids:
             # Who knows fewer uuids than cards means the others by their indices.
             all_known = len(one.gpu_uuids) >= len(one.gpus)
@@ -363,7 +375,7 @@ def rank_for_gpus(world: World, profile: Profile, node: Node) -> tuple[bool, boo
 
 def rank_for_cpu(world: World, node: Node) -> tuple[int, bool, bool, int, str]:
     """CPU replicas there, has or may have GPUs, memory left (most first, unknown last), name."""
-    replicas = {one.replica for one in world.held if one.node == node.name and not one.gpus}
+    replicas = {one.replica for one in world.held_on(node) if not one.gpus}
     memory = memory_left(world, node)
     has_or_may_have_gpus = node.facts.gpus is None or len(node.facts.gpus) > 0
     return len(replicas), has_or_may_have_gpus, memory is None, -(memory or 0), node.name
