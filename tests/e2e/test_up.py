@@ -18,6 +18,7 @@ def test_the_ready_file_says_where_everything_is(tmp_path: Path) -> None:
     stack = start(tmp_path / "state", "--ready-file", str(ready_file), "--catalog", str(catalog))
     try:
         ready = stack.ready
+        wait_for(ready_file.exists)  # it is written after up.json, which has told us
         assert ready_file.read_text() == (stack.directory / "up.json").read_text()
         assert stat.S_IMODE(ready_file.stat().st_mode) == 0o600
         assert set(ready) == {"api", "gateway", "metrics", "admin_credential_file", "pids"}
