@@ -111,6 +111,8 @@ class Agent:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM, signal.SIGINT})
         async with probe.client() as http:
             engines = Engines(self._tools(http))
+            # First what is there: no engine is started on a card that is gone since.
+            await self._reading.read(self._membership.identity, engines)
             engines.restore(self._obedience.desired)
             try:
                 await self._work(engines)

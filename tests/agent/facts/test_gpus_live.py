@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -116,6 +117,31 @@ def test_a_replica_whose_card_is_gone_fails_for_that_and_returns_with_it(
         assert failed.cause == f"gpu 6 ({card}) is missing"
         eight_h100().save(machine)
         await server.state("p1", ReplicaState.READY, within=100)
+
+    tell(story)
+
+
+def test_a_machine_that_boots_with_fewer_cards_starts_no_engine_on_those_it_misses(
+    tell: Tell, machine: Path, words: tuple[str, ...]
+) -> None:
+    async def story(server: WireServer, node: Node) -> None:
+        missed, kept = (eight_h100().cards[number].uuid for number in (6, 0))
+        specs = [
+            replace(shard(placement, source="/models/none.gguf", args=()), gpu_uuids=(card,))
+            for placement, card in (("p1", missed), ("p2", kept))
+        ]
+        await server.want(*specs)
+        await node.start(*words)
+        pids = [(await server.state(name, ReplicaState.READY)).pid for name in ("p1", "p2")]
+        await node.end()
+        for pid in pids:
+            assert pid is not None
+            os.kill(pid, signal.SIGKILL)
+        FakeMachine(cards=eight_h100().cards[:6]).save(machine)
+        await node.start(*words)
+        await server.told(lambda s: s.state is ReplicaState.READY and s.pid not in pids, "p2")
+        failed = await server.state("p1", ReplicaState.FAILED)
+        assert failed.cause == f"gpu 6 ({missed}) is missing"
 
     tell(story)
 
