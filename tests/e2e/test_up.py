@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from running import CATALOG, Served, environment, roost, start
+from running import CATALOG, Served, environment, roost, start, wait_for
 
 
 def test_the_ready_file_says_where_everything_is(tmp_path: Path) -> None:
