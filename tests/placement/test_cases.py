@@ -361,6 +361,21 @@ def test_filesystems_of_one_name_are_one_unless_their_sizes_differ(
     assert naive.outcome == decision.outcome.value
 
 
+@pytest.mark.parametrize(
+    ("uuid", "uuids"), [("null", "[other]"), ("GPU-1", "[]"), ("GPU-1", "[GPU-0]")]
+)
+def test_what_is_kept_names_the_ill_cards_that_placement_says_it_holds(
+    uuid: str, uuids: str
+) -> None:
+    cards = "{index: 0, class: c, uuid: GPU-0}"
+    ill = f"{{index: 1, class: c, uuid: {uuid}, healthy: false, unhealthy_reason: missing}}"
+    hold = f"{{replica: m-0, model: m, index: 0, node: n, gpus: [0, 1], gpu_uuids: {uuids}}}"
+    fleet = fleet_of(f"[{{name: n, gpus: [{cards}, {ill}]}}]", f"[{hold}]")
+    (decision,) = decide(fleet, model("m", ON_2))
+    assert decision.outcome is Outcome.KEPT
+    assert decision.why == "already holds its place on n; GPU 1 of n is unhealthy: missing"
+
+
 @pytest.mark.parametrize("state", list(AllocationState))
 def test_an_allocation_holds_in_every_state(state: AllocationState) -> None:
     fleet = fleet_of(

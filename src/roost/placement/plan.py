@@ -10,11 +10,12 @@ from roost.domain.fabric import FabricName
 from roost.domain.fleet import Fleet
 from roost.domain.model import Catalog, Model, ModelName
 from roost.domain.profile import ProfileName
-from roost.placement import events
+from roost.placement import bits, events
 from roost.placement.decide import Ask, Placed, Unplaceable, decide
 from roost.placement.decision import Decision, Outcome, Remedy, ShardPlacement, Tried
 from roost.placement.history import History
 from roost.placement.index import Index
+from roost.placement.rows import taken_by
 from roost.placement.view import View
 
 
@@ -64,11 +65,13 @@ class Kept:
 
     def _ill(self, hold: Allocation) -> Iterator[str]:
         place = self._view.places.get(hold.node)
-        for gpu in () if place is None else self._view.row(place).gpus:
-            held = gpu.uuid in hold.gpu_uuids if hold.gpu_uuids else gpu.index in hold.gpus
-            if held and gpu.healthy is False:
-                reason = gpu.unhealthy_reason or "no reason given"
-                yield f"GPU {gpu.index} of {hold.node} is unhealthy: {reason}"
+        if place is None:
+            return
+        row = self._view.row(place)
+        for position in bits.members(taken_by(hold, row.gpus) & row.broken):
+            gpu = row.gpus[position]
+            reason = gpu.unhealthy_reason or "no reason given"
+            yield f"GPU {gpu.index} of {hold.node} is unhealthy: {reason}"
 
 
 def plan(catalog: Catalog, fleet: Fleet) -> tuple[Decision, ...]:
