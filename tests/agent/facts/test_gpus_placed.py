@@ -6,7 +6,7 @@ from pathlib import Path
 
 from roost.agent.facts import infiniband
 from roost.agent.facts.gpu_sources import Sources
-from roost.agent.facts.gpus import Reader, labels
+from roost.agent.facts.gpus import Reader, gone, labels
 from roost.agent.facts.processes import Ours
 from roost.agent.facts.remembered import Memory
 from roost.domain.allocation import Allocation, ReplicaName
@@ -255,3 +255,16 @@ def test_a_replica_that_runs_on_a_card_that_fell_ill_says_so(tmp_path: Path) -> 
     assert on_ill.why == (
         "already holds its place on n1; GPU 1 of n1 is unhealthy: 2 uncorrectable ECC errors"
     )
+
+
+def test_a_mig_instance_that_was_unmade_is_gone_and_what_is_not_known_is_not(
+    tmp_path: Path,
+) -> None:
+    half = FakeInstance(profile="3g.40gb", uuid="MIG-a", gpu_instance=1, memory=42949672960)
+    split = facts(eight_h100().but(0, mig=(half,)), tmp_path).gpus
+    whole = facts(eight_h100(), tmp_path).gpus
+    assert gone(split, ["MIG-a"]) is None
+    assert gone(whole, ["MIG-a"]) == "MIG-a is no card of this machine"
+    assert gone(None, ["MIG-a"]) is None
+    nameless = facts(eight_h100().but(0, failing={"nvmlDeviceGetUUID": 999}), tmp_path).gpus
+    assert gone(nameless, ["MIG-a"]) is None

@@ -35,12 +35,18 @@ def labels(gpus: Sequence[Gpu] | None) -> dict[str, str]:
 
 
 def gone(gpus: Sequence[Gpu] | None, uuids: Sequence[str]) -> str | None:
-    """`gpu 3 (GPU-…) is missing`: the first of these that is known to be there no more."""
+    """`gpu 3 (GPU-…) is missing`: the first of these that is known not to be there."""
     for gpu in gpus or ():
         reason = gpu.unhealthy_reason or ""
         if gpu.uuid in uuids and (reason == MISSING or reason.startswith("lost")):
             return f"gpu {gpu.index} ({gpu.uuid}) is {reason}"
-    return None
+    if gpus is None or any(gpu.uuid is None for gpu in gpus):
+        return None
+    # A MIG instance that was unmade, or a card of before this agent had a directory.
+    listed = {gpu.uuid for gpu in gpus}
+    return next(
+        (f"{uuid} is no card of this machine" for uuid in uuids if uuid not in listed), None
+    )
 
 
 class Reader:
