@@ -464,3 +464,19 @@ def test_every_phase_is_looked_at_again_and_has_a_word(phase: Phase) -> None:
 def test_a_failure_is_remembered_with_its_cause_through_the_next_start() -> None:
     life = failed(Life(starts=1), Ended(cause="boom"), now=1, luck=0)
     assert started(life, now=2).cause == "boom"
+
+
+def test_a_taken_port_is_the_cause_only_until_another_one_is_had() -> None:
+    life = failed(Life(starts=1), Ended(cause="killed by SIGKILL"), now=1, luck=0)
+    taken = Ended(cause="port 1 is taken", port_taken=True)
+    for _ in range(2):
+        life = failed(started(life, now=2), taken, now=3, luck=0)
+        assert life.cause == "port 1 is taken"
+    life = started(life, now=4)
+    assert life.cause == "killed by SIGKILL"
+    assert failed(life, Ended(cause="exit status 1"), now=5, luck=0).cause == "exit status 1"
+
+
+def test_a_first_start_on_a_taken_port_leaves_no_cause() -> None:
+    life = failed(Life(), Ended(cause="port 1 is taken", port_taken=True), now=1, luck=0)
+    assert started(life, now=2).cause is None

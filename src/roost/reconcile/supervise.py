@@ -116,6 +116,8 @@ class Life:
     """In a row, for the delay."""
     cause: str | None = None
     port_taken: bool = False
+    cause_before: str | None = None
+    """Why it was restarted last, while `cause` says that its port is taken."""
     ready_since: float | None = None
     """Of the present process."""
     ill_since: float | None = None
@@ -201,6 +203,8 @@ def started(life: Life, *, now: float) -> Life:
         since=now,
         starts=life.starts + 1,
         restarts=life.restarts + (1 if again else 0),
+        cause=life.cause_before if life.port_taken else life.cause,
+        cause_before=None,
         port_taken=False,
         ready_since=None,
         ill_since=None,
@@ -217,6 +221,7 @@ def failed(life: Life, ended: Ended, *, now: float, luck: float) -> Life:
     """Ended, given up on, or never started: when to try again, and why it was."""
     stable = life.ready_since is not None and now - life.ready_since >= STABLE_AFTER_S
     failures, pause = life.failures, PORT_DELAY_S
+    before = life.cause_before if life.port_taken else life.cause
     if not ended.port_taken:
         failures = 1 if stable else failures + 1
         pause = delay(failures, luck=luck)
@@ -227,6 +232,7 @@ def failed(life: Life, ended: Ended, *, now: float, luck: float) -> Life:
         due=now + pause,
         failures=failures,
         cause=ended.cause,
+        cause_before=before if ended.port_taken else None,
         port_taken=ended.port_taken,
         ready_since=None,
         ill_since=None,
