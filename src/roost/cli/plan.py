@@ -1,6 +1,5 @@
 """`roost plan`: what the scheduler would decide, from a catalog and a fleet file, offline."""
 
-import gc
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
@@ -10,6 +9,7 @@ import click
 from roost.cli.files import read_text
 from roost.cli.output import note, say_error
 from roost.errors import Unusable
+from roost.garbage import uncollected
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,15 +50,8 @@ def plan(*, fleet_file: str, catalog_file: str, output: str, all_nodes: bool, br
     """
     if fleet_file == catalog_file == "-":
         raise click.UsageError("only one of --fleet and --catalog can be read from stdin")
-    # A large fleet is a million objects that all stay: looking for garbage among them is a third
-    # of the time.
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
+    with uncollected():
         placed = _plan(fleet_file, catalog_file, output, all_nodes=all_nodes, brief=brief)
-    finally:
-        if collecting:
-            gc.enable()
     if not placed:
         sys.exit(EXIT_UNPLACEABLE)
 

@@ -13,6 +13,7 @@ from roost.domain.model import Catalog, ModelName
 from roost.domain.node import NodeName
 from roost.domain.replica import PlacementId, ReplicaState
 from roost.errors import RoostError, Unavailable
+from roost.garbage import uncollected
 from roost.placement.decision import ShardPlacement
 from roost.reconcile.replicas import Replica, Shard, Wish, observe
 from roost.reconcile.schedule import (
@@ -99,7 +100,8 @@ class Scheduler:
         async with self._ledger.lock:
             world = self.world()
             # A plan over a large fleet takes a while; reports are answered meanwhile.
-            done = await asyncio.to_thread(step, world, self._plan)
+            with uncollected():
+                done = await asyncio.to_thread(step, world, self._plan)
             changes: list[Change] = []
             events: list[Event] = []
             ports = _Ports(self._ledger.replicas.values(), self._inventory, self._own_port)
@@ -160,7 +162,8 @@ class Scheduler:
         world = self.world()
         if catalog is not None:
             world = replace(world, catalog=catalog)
-        return await asyncio.to_thread(decided, world, self._plan)
+        with uncollected():
+            return await asyncio.to_thread(decided, world, self._plan)
 
     # What each action does to the store.
 
