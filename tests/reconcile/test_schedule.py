@@ -6,8 +6,10 @@ from reconcile.fleet_twin import Twin, model, node, orphan, profile
 from roost.domain.node import NodeName
 from roost.domain.profile import ProfileName
 from roost.domain.replica import ReplicaState
+from roost.placement import plan
+from roost.placement.decision import Outcome
 from roost.reconcile.replicas import Wish
-from roost.reconcile.schedule import Adopt, Drain, Lose, Place, Release, Return
+from roost.reconcile.schedule import Adopt, Drain, Lose, Place, Release, Return, decided
 
 A, B = NodeName("a"), NodeName("b")
 OTHER = profile(args=("--seed", "7"))
@@ -121,6 +123,31 @@ def test_scaling_down_takes_what_is_not_ready_first_then_the_cordoned_then_the_n
             twin.nodes[where] = replace(twin.nodes[where], cordoned=True)
     assert victims[0] == 1
     assert twin.replicas[by_index[victims[1]].placement].nodes[0] == by_index[0].nodes[0]
+
+
+def test_a_plan_of_fewer_replicas_keeps_those_that_the_next_step_keeps() -> None:
+    twin = Twin.of([node("a", 4)], [model(replicas=3)])
+    twin.settle()
+    twin.become(twin.running()[0].placement, ReplicaState.FAILED)
+    twin.want(model(replicas=2))
+    planned = decided(twin.world(), plan)
+    assert [(one.index, one.decision.outcome) for one in planned] == [
+        (1, Outcome.KEPT),
+        (2, Outcome.KEPT),
+    ]
+    twin.settle()
+    assert [r.index for r in twin.running()] == [one.index for one in planned]
+
+
+def test_a_plan_replaces_what_the_next_step_loses() -> None:
+    twin = Twin.of([node("a", 1), node("b", 1)], [model()])
+    twin.settle()
+    (first,) = twin.running()
+    twin.lost.add(first.nodes[0])
+    (planned,) = decided(twin.world(), plan)
+    assert planned.decision.outcome is Outcome.PLACED
+    twin.step()
+    assert twin.running()[0].nodes == tuple(s.node for s in planned.decision.shards)
 
 
 def test_indices_are_names_that_stay_and_the_lowest_free_one_is_given_next() -> None:

@@ -135,11 +135,7 @@ class Step:
 
 def step(world: World, plan: Plan) -> Step:
     """The actions that bring what runs one step nearer to what is wanted; none when it is there."""
-    board = _Board(world)
-    board.release_and_lose()
-    board.settle_returns()
-    for name in sorted(board.by_model()):
-        board.trim(name)
+    board = _trimmed(world)
     board.adopt()
     waiting: tuple[Decided, ...] = ()
     # What was adopted is a replica in the next step, which follows at once.
@@ -156,8 +152,21 @@ def fleet_of(world: World) -> Fleet:
 
 
 def decided(world: World, plan: Plan) -> tuple[Decided, ...]:
-    """What placement says of every wanted replica, in catalog order; nothing is done."""
-    return _Board(world).decided(plan)
+    """What placement says of every replica that the next step will want, in catalog order.
+
+    Nothing is done. Of too many, those that the step drains are not among them.
+    """
+    return _trimmed(world).decided(plan)
+
+
+def _trimmed(world: World) -> "_Board":
+    """Without what is gone, lost, or too many."""
+    board = _Board(world)
+    board.release_and_lose()
+    board.settle_returns()
+    for name in sorted(board.by_model()):
+        board.trim(name)
+    return board
 
 
 class _Board:
