@@ -61,6 +61,15 @@ def test_a_refusal_is_told_from_the_verdict_down_to_each_group_of_nodes() -> Non
     ]
 
 
+def test_only_replicas_that_follow_each_other_are_told_as_one() -> None:
+    every = plan(asking(ON_2, replicas=4), SIX)
+    told = explain((every[0], every[2], every[3])).splitlines()
+    assert [line for line in told if "coder" in line] == [
+        "coder-0: unplaceable",
+        "coder-2 to coder-3 (2 replicas): unplaceable",
+    ]
+
+
 def test_every_node_has_a_line_when_asked() -> None:
     told = explain(plan(asking(ON_2), SIX), all_nodes=True)
     for one in SIX.nodes:

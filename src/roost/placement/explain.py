@@ -47,7 +47,11 @@ def _alike(decisions: Sequence[Decision]) -> Iterator[Sequence[Decision]]:
     """Neighbours refused alike are told once; a placed replica has a place of its own to tell."""
     start = 0
     for at in range(1, len(decisions) + 1):
-        if at == len(decisions) or not _told_alike(decisions[start], decisions[at]):
+        if (
+            at == len(decisions)
+            or decisions[at].replica != decisions[at - 1].replica + 1
+            or not _told_alike(decisions[start], decisions[at])
+        ):
             yield decisions[start:at]
             start = at
 
