@@ -131,7 +131,7 @@ class FakeAgent:
             address="127.0.0.1",
             port_range=(21000, 21100),
         )
-        self.fleet.server.inventory.report(
+        self.fleet.server.reports.take(
             NodeName(self.name), wire.decode_report(wire.encode(report)), peer="127.0.0.1"
         )
 

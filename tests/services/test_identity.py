@@ -52,7 +52,7 @@ class Machine:
             agent_version="1",
         )
         sent = {**msgspec.to_builtins(said), **more}
-        self.fleet.server.inventory.report(
+        self.fleet.server.reports.take(
             self.node, wire.decode_report(msgspec.json.encode(sent)), peer=self.address
         )
 
@@ -118,10 +118,10 @@ async def test_a_clone_is_told_nothing_of_what_should_run(fleet: SmallFleet) -> 
     first = machine(fleet)
     await first.join()
     first.report()
-    fleet.server.inventory.refuse_copy(first.node, first.boot_id)
-    fleet.server.inventory.refuse_copy(first.node, None)
+    fleet.server.reports.refuse_copy(first.node, first.boot_id)
+    fleet.server.reports.refuse_copy(first.node, None)
     with pytest.raises(Conflict):
-        fleet.server.inventory.refuse_copy(first.node, "boot-of-another")
+        fleet.server.reports.refuse_copy(first.node, "boot-of-another")
 
 
 async def test_a_clone_that_starts_anew_is_a_node_of_its_own(fleet: SmallFleet) -> None:

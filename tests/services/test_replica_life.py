@@ -4,7 +4,7 @@ import pytest
 
 from roost.domain.replica import ReplicaState
 from roost.reconcile.replicas import Wish
-from services.small_fleet import FakeAgent, SmallFleet, catalog, facts
+from services.small_fleet import FakeAgent, SmallFleet, catalog
 
 pytestmark = pytest.mark.anyio
 
@@ -57,20 +57,6 @@ async def test_its_gpu_is_offered_to_nobody_until_the_agent_has_reported_it_gone
     assert fleet.rows() == [("next-0", "placed", "a")]
 
 
-async def test_a_report_from_before_the_order_to_stop_proves_nothing(fleet: SmallFleet) -> None:
-    """The agent was told to start and to stop before it reported either."""
-    agent = await fleet.join("a")
-    await fleet.apply(catalog())
-    await fleet.steps()
-    await fleet.server.operations.delete_model("coder", who="test")  # type: ignore[arg-type]
-    await fleet.steps()
-    agent.report()  # lists nothing: it has heard of neither
-    await fleet.steps()
-    assert fleet.rows() == [("coder-0", "draining", "a")]
-    await fleet.rest()
-    assert fleet.rows() == []
-
-
 async def test_a_restarted_server_finds_everything_and_moves_nothing(fleet: SmallFleet) -> None:
     await fleet.join("a")
     await fleet.join("b")
@@ -84,25 +70,6 @@ async def test_a_restarted_server_finds_everything_and_moves_nothing(fleet: Smal
     await fleet.rest()
     assert fleet.rows() == before
     assert {r.shards[0].port for r in fleet.server.ledger.replicas.values()} == port
-
-
-async def test_after_a_long_absence_of_the_server_no_node_is_lost(fleet: SmallFleet) -> None:
-    await fleet.join("a")
-    await fleet.apply(catalog())
-    await fleet.rest(turns=2)
-    fleet.clock.advance(100_000)
-    await fleet.restart()
-    fleet.server.inventory.tick()
-    await fleet.steps()
-    assert fleet.rows() == [("coder-0", "ready", "a")]
-
-
-async def test_a_stalled_server_blames_no_node(fleet: SmallFleet) -> None:
-    await fleet.join("a")
-    await fleet.rest(turns=2)
-    fleet.clock.advance(300)
-    fleet.server.inventory.tick()
-    assert fleet.server.inventory.status("a").value == "ready"  # type: ignore[arg-type]
 
 
 async def silence(fleet: SmallFleet, name: str, seconds: int) -> None:
@@ -149,37 +116,6 @@ async def test_a_node_that_returns_while_its_replacement_loads_keeps_its_replica
     await fleet.rest()
     assert fleet.rows() == [("coder-0", "ready", old)]
     assert not other.engines
-
-
-async def test_a_node_lost_before_a_restart_is_not_believed_back_until_it_reports(
-    fleet: SmallFleet,
-) -> None:
-    await fleet.join("a")
-    await fleet.join("b")
-    await fleet.apply(catalog())
-    await fleet.rest(turns=2)
-    ((_, _, old),) = fleet.rows()
-    assert old is not None
-    await silence(fleet, old, 75)
-    await fleet.restart()
-    await fleet.rest(old)
-    assert ("coder-0", "lost", old) in fleet.rows()
-    await fleet.rest()
-    assert len(fleet.rows()) == 1
-
-
-async def test_most_nodes_silent_at_once_moves_nothing_and_is_said(fleet: SmallFleet) -> None:
-    for name in "abcd":
-        await fleet.join(name)
-    await fleet.apply(catalog(replicas=3))
-    await fleet.rest(turns=2)
-    before = fleet.rows()
-    await fleet.rest("a", "b", "c", turns=20)
-    assert fleet.rows() == before
-    said = [e.what for e in await fleet.server.ledger.store.events(limit=100)]
-    assert "fleet.vanished" in said
-    await fleet.rest()
-    assert fleet.rows() == before
 
 
 async def test_a_taken_port_gets_another_and_the_placement_stays(fleet: SmallFleet) -> None:
@@ -296,54 +232,6 @@ async def test_a_drained_node_ends_empty(fleet: SmallFleet) -> None:
     await fleet.rest()
     ((_, state, now),) = fleet.rows()
     assert (state, now) == ("ready", "b" if where == "a" else "a")
-
-
-async def test_a_report_that_changes_nothing_writes_nothing(fleet: SmallFleet) -> None:
-    agent = await fleet.join("a")
-    await fleet.apply(catalog())
-    await fleet.rest()
-    stored = fleet.server.ledger.stored
-    for _ in range(5):
-        agent.facts = replace(
-            agent.facts,
-            storage=tuple(
-                replace(d, free_bytes=(d.free_bytes or 0) - 1000) for d in agent.facts.storage or ()
-            ),
-        )
-        agent.report()
-        assert not fleet.server.ledger.has_unstored
-        assert not await fleet.server.scheduler.step()
-    assert fleet.server.ledger.stored is stored
-
-
-async def test_an_older_report_that_arrives_late_changes_nothing(fleet: SmallFleet) -> None:
-    agent = await fleet.join("a")
-    await fleet.apply(catalog())
-    await fleet.rest(turns=2)
-    agent.sequence -= 2
-    engines, agent.engines = agent.engines, {}
-    agent.report()
-    await fleet.steps()
-    assert fleet.rows() == [("coder-0", "ready", "a")]
-    agent.engines = engines
-
-
-async def test_a_card_that_falls_off_the_bus_is_listed_as_missing_while_it_is_held(
-    fleet: SmallFleet,
-) -> None:
-    agent = await fleet.join("a", gpus=2)
-    await fleet.apply(catalog(replicas=2))
-    await fleet.rest(turns=2)
-    agent.facts = replace(facts("a", 2), gpus=(facts("a", 2).gpus or ())[1:])
-    await fleet.rest(turns=2)
-    gpus = fleet.server.views.node("a")["gpus"]  # type: ignore[arg-type]
-    assert [(g["uuid"], g["healthy"], g["unhealthy_reason"]) for g in gpus] == [
-        ("a-1", None, None),
-        ("a-0", False, "missing"),
-    ]
-    await fleet.restart()
-    await fleet.rest(turns=2)
-    assert len(fleet.server.views.node("a")["gpus"]) == 2  # type: ignore[arg-type]
 
 
 async def emptied(fleet: SmallFleet) -> None:

@@ -50,14 +50,14 @@ def _routes(server: Server) -> Starlette:
     async def report(request: Request) -> Response:
         body = await body_of(request, wire.MAX_REPORT_BYTES)
         peer = request.client.host if request.client else None
-        interval = server.inventory.report(
+        interval = server.reports.take(
             _node(request), _decoded(wire.decode_report, body), peer=peer
         )
         answer = wire.Reported(report_interval_s=interval)
         return Response(wire.encode(answer), media_type=_JSON)
 
     async def desired(request: Request) -> Response:
-        server.inventory.refuse_copy(_node(request), request.query_params.get("boot"))
+        server.reports.refuse_copy(_node(request), request.query_params.get("boot"))
         found = await server.desired.fetch(
             _node(request),
             revision=whole(request, "revision"),
@@ -70,7 +70,7 @@ def _routes(server: Server) -> Starlette:
         return Response(wire.encode(found), media_type=_JSON)
 
     async def orders(request: Request) -> Response:
-        server.inventory.refuse_copy(_node(request), request.query_params.get("boot"))
+        server.reports.refuse_copy(_node(request), request.query_params.get("boot"))
         found = await server.logs.orders(_node(request), wait_s=seconds(request, "wait"))
         return Response(wire.encode(found), media_type=_JSON)
 

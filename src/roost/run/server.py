@@ -22,7 +22,7 @@ from roost.errors import Unusable
 from roost.files import write_private
 from roost.placement import plan
 from roost.reconcile.nodes import LeaseRules
-from roost.services.inventory import Network
+from roost.services.reports import Network
 from roost.services.server import open_server
 from roost.telemetry.logging import LEVELS, Style, log_to_stderr
 

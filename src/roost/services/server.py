@@ -14,11 +14,12 @@ from roost.reconcile.nodes import LeaseRules
 from roost.reconcile.schedule import Plan
 from roost.services.clock import Clock, SystemClock
 from roost.services.desired import DesiredState
-from roost.services.inventory import LEASES, Inventory, Network
+from roost.services.inventory import LEASES, Inventory
 from roost.services.joining import Joining
 from roost.services.ledger import Ledger
 from roost.services.logs import LogRelay
 from roost.services.operations import Operations
+from roost.services.reports import Network, Reports
 from roost.services.routing import Routing
 from roost.services.scheduler import Scheduler
 from roost.services.secrets import new_id, same, secret_file
@@ -62,7 +63,8 @@ class Server:
         self.clock = clock
         self.ledger = ledger
         self.watch = Watch()
-        self.inventory = Inventory(ledger, clock, rules=rules, allowed=allowed)
+        self.inventory = Inventory(ledger, clock, rules=rules)
+        self.reports = Reports(ledger, self.inventory, clock, allowed=allowed)
         self.scheduler = Scheduler(ledger, self.inventory, clock, plan=plan, own_port=own_port)
         self.desired = DesiredState(ledger, self.inventory, self.watch)
         self.routing = Routing(ledger, self.inventory, self.scheduler, self.watch, clock)
