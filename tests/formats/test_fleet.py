@@ -133,6 +133,7 @@ WRONG = [
     ("nodes: 3\n", "fleet.yaml:1: the file: `nodes` is 3: it is a list"),
     ("nodes:\n- gpu-a\n", "fleet.yaml:2: a node is a mapping, not text"),
     ("nodes:\n- {ready: true}\n", "fleet.yaml:2: a node has no `name`"),
+    ("nodes:\n- {name: 7}\n", "fleet.yaml:2: a node: `name` is 7: it is text, so quote it"),
     ("nodes:\n- {name: a}\n- {name: a}\n", "fleet.yaml:3: node a is there twice"),
     ("nodes:\n- name: a\n  ready: 1\n", "fleet.yaml:3: node a: `ready` is 1: it is true or false"),
     ("nodes: [{name: a, memory_bytes: -1}]", "`memory_bytes` is -1: it is a whole number"),
@@ -211,6 +212,35 @@ def test_a_gpu_is_accepted_where_the_node_reports_none() -> None:
         "nodes: [{name: a, gpus: []}]\nallocations: [{replica: x, node: a, gpus: [7]}]"
     )
     assert "lists no GPU 7" in told
+
+
+@pytest.mark.parametrize(
+    ("held", "names"),
+    [
+        ("gpus: [1], gpu_uuids: [u0]", None),  # it was numbered 1 once
+        ("gpus: [9], gpu_uuids: [u0]", None),
+        ("gpus: [1], gpu_uuids: [u7]", None),  # which uuid that card has isn't known
+        ("gpu_uuids: [u0]", None),
+        ("gpus: [0, 1], gpu_uuids: [u0]", None),
+        ("gpus: [0], gpu_uuids: [u7]", "u7"),
+        ("gpus: [9], gpu_uuids: [u7]", "9"),
+        ("gpu_uuids: [u7]", "u7"),
+        ("gpus: [0, 1], gpu_uuids: [u7]", "u7"),
+        ("gpus: [0, 9], gpu_uuids: [u0]", "9"),
+    ],
+)
+def test_an_allocation_of_a_card_that_its_node_does_not_list_is_an_error_that_names_it(
+    held: str, names: str | None
+) -> None:
+    text = (
+        "nodes: [{name: a, gpus: [{index: 0, class: x, uuid: u0}, {index: 1, class: x}]}]\n"
+        f"allocations: [{{replica: m-0, node: a, {held}}}]"
+    )
+    if names is None:
+        assert len(read(text).allocations) == 1
+        return
+    (told,) = problems(text)
+    assert f"node a lists no GPU {names}: " in told
 
 
 def test_a_whole_number_written_with_an_exponent_is_one() -> None:

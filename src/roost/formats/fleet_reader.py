@@ -1,7 +1,7 @@
 """How a fleet's plain data becomes nodes and allocations, and what is said when it can't."""
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, TypeVar
 
@@ -86,7 +86,7 @@ class FleetReader:
             return None
         self._note_unknown(value, _NODE_KEYS, "nodes[].")
         name = self._name(value, path, "a node")
-        who = f"node {name}"
+        who = f"node {name}" if name else "a node"
         draining = self._flag(value, "draining", path, who, default=False)
         before = len(self.problems)
         gpus = self._items(value, "gpus", path, who, lambda v, p: self._gpu(v, p, who))
@@ -185,14 +185,9 @@ class FleetReader:
             sentence = f"{who}: there is no node {node_name}: add the node, or leave this out"
             self._wrong((*path, "node"), sentence)
         elif node is not None and node.facts.gpus is not None:
-            listed = {gpu.index for gpu in node.facts.gpus}
-            by_uuid = {gpu.uuid for gpu in node.facts.gpus}
-            # Where a card is known by its uuid, its index may be one of an earlier day.
-            known = [uuid in by_uuid for uuid in uuids] if len(uuids) == len(gpus) else []
-            for at, index in enumerate(gpus):
-                if index not in listed and not (known and known[at]):
-                    sentence = f"{who}: node {node_name} lists no GPU {index}"
-                    self._wrong((*path, "gpus"), f"{sentence}: list the card, or leave it out here")
+            for card in _unlisted(gpus, uuids, node.facts.gpus):
+                sentence = f"{who}: node {node_name} lists no GPU {card}"
+                self._wrong((*path, "gpus"), f"{sentence}: list the card, or leave it out here")
         model = self._word(value, "model", path, who)
         profile = self._word(value, "profile", path, who)
         return Allocation(
@@ -343,6 +338,26 @@ class FleetReader:
     def _intern(self, word: str) -> str:
         """One object for equal words: a fleet says the same few ten thousand times."""
         return self._interned.setdefault(word, word)
+
+
+def _unlisted(
+    indices: Sequence[int], uuids: Sequence[str], gpus: Iterable[Gpu]
+) -> Iterator[int | str]:
+    """The cards that an allocation names and its node doesn't; what isn't listed can't be held."""
+    by_index = {gpu.index: gpu.uuid for gpu in gpus}
+    by_uuid = set(by_index.values())
+    if len(uuids) != len(indices):
+        yield from (index for index in indices if index not in by_index)
+        yield from (uuid for uuid in uuids if uuid not in by_uuid)
+        return
+    for index, uuid in zip(indices, uuids, strict=True):
+        # A card known by its uuid may have another index by now.
+        if uuid in by_uuid:
+            continue
+        if index not in by_index:
+            yield index
+        elif by_index[index] is not None:
+            yield uuid
 
 
 def _mounted_once(storage: tuple[Filesystem, ...]) -> tuple[Filesystem, ...]:
