@@ -276,3 +276,20 @@ def test_freeing_disk_counts_the_claims_that_move_to_the_roomier_filesystem() ->
     # 50 GB are charged to whichever is roomier: 70 GB more on `a` makes room, 40 on `b` doesn't.
     assert (remedy.change, remedy.amount) == (Change.FREE_DISK, 70 * GB)
     assert remedy.message == "free 70 GB on a local disk of n"
+
+
+def test_no_label_is_proposed_that_only_an_agent_gives() -> None:
+    selector = {"pool": "x", "roost/gpu-class": "t4"}
+    profile = Profile(
+        name=ProfileName("p"), engine=Engine.LLAMA_CPP, source="m.gguf", node_selector=selector
+    )
+    nodes = (
+        Node(name=NodeName("a"), facts=Facts(labels={"pool": "x"})),
+        Node(name=NodeName("b"), facts=Facts(labels={"roost/gpu-class": "t4"})),
+        Node(name=NodeName("c")),
+    )
+    (decision,) = plan(strategies.one_replica(profile), Fleet(nodes=nodes))
+    assert [one.message for one in decision.would_fit_if] == ["add label pool=x to b"]
+    (decision,) = plan(strategies.one_replica(profile), Fleet(nodes=nodes[:1]))
+    assert tuple(decision.would_fit_if) == ()
+    assert decision.why == "no profile fits: nearest is a, does not carry roost/gpu-class=t4"

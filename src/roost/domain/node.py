@@ -2,12 +2,15 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NewType
+from typing import Final, NewType
 
 from roost.domain.fabric import FabricAttachment, Hca
 from roost.domain.gpu import Gpu, GpuDetail
 
 NodeName = NewType("NodeName", str)
+
+OWN_LABELS: Final = "roost/"
+"""How labels begin that agents find for themselves: nobody gives a node one of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

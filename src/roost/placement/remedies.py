@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 from roost.domain.fabric import FabricName
+from roost.domain.node import OWN_LABELS
 from roost.domain.units import needs_gb
 from roost.placement import bits, groups
 from roost.placement.decision import Change, Remedy
@@ -160,6 +161,8 @@ def _add_labels(need: Need, row: Row) -> Iterator[tuple[int, Remedy]]:
         for key, value in sorted(need.profile.node_selector.items())
         if carried.get(key) != value
     ]
+    if any(pair.startswith(OWN_LABELS) for pair in wanted):
+        return
     label = "label" if len(wanted) == 1 else "labels"
     yield (
         len(wanted),

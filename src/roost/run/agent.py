@@ -18,7 +18,7 @@ from roost.agent.facts import Asked, ports, read
 from roost.agent.facts.gpu_sources import Sources
 from roost.agent.facts.gpus import Reader
 from roost.agent.facts.host import host_name
-from roost.domain.node import Facts, Filesystem, Node, NodeName
+from roost.domain.node import OWN_LABELS, Facts, Filesystem, Node, NodeName
 from roost.domain.units import has_gb
 from roost.errors import Unusable
 from roost.formats import config
@@ -362,8 +362,8 @@ def _labels(given: tuple[str, ...]) -> dict[str, str]:
         key, equals, value = label.partition("=")
         if not equals or not key.strip():
             raise Unusable(f"--label {label} is not KEY=VALUE")
-        if key.startswith("roost/"):
-            raise Unusable(f"--label {key}: labels that begin with roost/ are Roost's own")
+        if key.startswith(OWN_LABELS):
+            raise Unusable(f"--label {key}: labels that begin with {OWN_LABELS} are Roost's own")
         found[key.strip()] = value.strip()
     return found
 
