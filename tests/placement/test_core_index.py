@@ -120,7 +120,7 @@ def test_after_any_events_the_index_equals_one_built_anew(
     assert answers(catalog, index.view) == answers(catalog, anew)
 
 
-@settings(often, max_examples=150)
+@often
 @given(strategies.catalogs(least=1), strategies.fleets(least=1), st.data())
 def test_a_view_and_an_answer_stay_as_they_were_whatever_happens_later(
     catalog: Catalog, fleet: Fleet, data: st.DataObject

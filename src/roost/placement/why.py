@@ -91,7 +91,8 @@ def _fewest_left(need: Need, view: View, winner: int, second: int) -> tuple[str,
 
 def _least_wanted(_need: Need, view: View, winner: int, second: int) -> tuple[str, str]:
     wanted, then = (slices.at(view.lasting.scarcity, place) for place in (winner, second))
-    return f"least wanted by the catalog's profiles ({wanted} GPUs)", str(then)
+    gpus = "GPU" if wanted == 1 else "GPUs"
+    return f"least wanted by the catalog's profiles ({wanted} {gpus})", str(then)
 
 
 def _fewest_cpu_replicas(_need: Need, view: View, winner: int, second: int) -> tuple[str, str]:
