@@ -6,6 +6,7 @@ RoostError
   │    ├─ Unusable    an input (file, flag, field) that cannot be used
   │    ├─ NotFound    what was named does not exist
   │    ├─ Conflict    somebody else holds or changed it; read again and retry
+  │    │    └─ Copied      another machine is the node; this one has a copy of its identity
   │    └─ Refused     a credential is missing, wrong, expired or not good for this
   │         ├─ UnknownCredential  nobody has it here: another fleet's, or one of before a reset
   │         └─ Forbidden          it is good, and not for this
@@ -70,6 +71,12 @@ class Conflict(UserError):
 
     code = "conflict"
     status = 409
+
+
+class Copied(Conflict):
+    """Another machine is the node, and reports; this one has a copy of its identity."""
+
+    code = "copied_identity"
 
 
 class Refused(UserError):

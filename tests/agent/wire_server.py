@@ -28,7 +28,8 @@ class WireServer:
     ended_logs: set[str] = field(default_factory=set)
     interval: float = 0.5
     mode: str = "ok"
-    """`ok`, `reset` (every connection is reset), `error` (500 to everything)."""
+    """`ok`, `reset` (every connection is reset), `error` (500 to everything), `copy` (another
+    machine is the node)."""
     connections: int = 0
     refusals: int = 0
     port: int = 0
@@ -166,6 +167,8 @@ class WireServer:
             return False
         if self.mode == "error":
             return self._answer(writer, 500, b"")
+        if self.mode == "copy":
+            return self._problem(writer, 409, "this is another machine", code="copied_identity")
         known = headers.get("authorization", "").removeprefix("Bearer ") in self.credentials
         if path != "/agent/v1/join" and not known:
             return self._problem(writer, 401, "this credential is not known here")
@@ -230,9 +233,11 @@ class WireServer:
         self.ended_logs.add(order)
         await self._notify()
 
-    def _problem(self, writer: asyncio.StreamWriter, status: int, detail: str) -> bool:
+    def _problem(
+        self, writer: asyncio.StreamWriter, status: int, detail: str, code: str = "refused"
+    ) -> bool:
         self.refusals += 1
-        problem = wire.Problem(title="Refused", status=status, code="refused", detail=detail)
+        problem = wire.Problem(title="Refused", status=status, code=code, detail=detail)
         return self._answer(writer, status, wire.encode(problem))
 
     def _answer(self, writer: asyncio.StreamWriter, status: int, body: bytes) -> bool:

@@ -17,6 +17,7 @@ import structlog
 from roost.agent import programs
 from roost.agent.asking import Asking
 from roost.agent.backoff import Backoff
+from roost.agent.copied import Copied
 from roost.agent.directory import Directory
 from roost.agent.facts import Asked
 from roost.agent.facts.gpus import gone
@@ -83,7 +84,8 @@ class Agent:
             luck=self._random.random,
             joined_again=self._changed.set,
         )
-        self._asking = Asking(self._membership)
+        self._copied = Copied(now=time.monotonic, interval_s=lambda: self._interval)
+        self._asking = Asking(self._membership, self._copied)
         self._obedience = Obedience(self._directory, lambda: self._membership.fleet)
         self._reading = Reading(
             options.asked,
@@ -134,6 +136,7 @@ class Agent:
             asyncio.create_task(self._poll_loop("desired", lambda c: self._ask(c, engines))),
             asyncio.create_task(self._poll_loop("orders", lambda c: orders.take(c, wait=POLL_S))),
             asyncio.create_task(self._facts_loop(engines)),
+            asyncio.create_task(self._copy_loop(engines)),
         ]
         loops = {reports, *others}
         stopping = asyncio.create_task(self._stopping.wait())
@@ -232,6 +235,24 @@ class Agent:
         self._report_every(desired.report_interval_s)
         if new:
             engines.obey(desired)
+
+    async def _copy_loop(self, engines: Engines) -> None:
+        """What a copied directory orders is another machine's: no engine stays for it."""
+        while True:
+            await self._copied.certain()
+            log.error(
+                "agent.is_a_copy",
+                node=self._membership.node,
+                engines="stop",
+                hint=f"to start anew: stop the agent, remove {self._directory.path}, and join",
+            )
+            self._obedience.forget()
+            await engines.stop(hurry=lambda: False)
+            await self._copied.over()
+            log.info("agent.is_the_node", node=self._membership.node)
+            if self._obedience.desired is not None:
+                # It came while engines were still stopping.
+                engines.obey(self._obedience.desired)
 
     # -- stopping --------------------------------------------------------------------------------
 

@@ -89,6 +89,10 @@ class Directory:
                 f"{path} cannot be read: {cause}", hint=f"move it away: mv {path} {path}.bad"
             ) from cause
 
+    def forget_desired(self) -> None:
+        """The next agent process starts with none."""
+        (self.path / "desired.json").unlink(missing_ok=True)
+
     def keep_desired(self, desired: Desired) -> None:
         """Keep it before obeying it."""
         write_private(self.path / "desired.json", msgspec.json.encode(Obeyed(desired=desired)))

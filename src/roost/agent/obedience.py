@@ -25,6 +25,14 @@ class Obedience:
         """What an earlier agent process obeyed last."""
         self.desired = self._directory.desired()
 
+    def forget(self) -> None:
+        """It was another machine's."""
+        self.desired, self.problem = None, None
+        try:
+            self._directory.forget_desired()
+        except OSError as cause:
+            log.warning("agent.desired_not_forgotten", cause=str(cause))
+
     @property
     def known(self) -> Desired | None:
         """As far as it is this fleet's."""

@@ -7,7 +7,16 @@ import httpx2
 import msgspec
 
 from roost.domain.replica import Desired
-from roost.errors import Conflict, NotFound, Refused, RoostError, Unavailable, Unreachable, Unusable
+from roost.errors import (
+    Conflict,
+    Copied,
+    NotFound,
+    Refused,
+    RoostError,
+    Unavailable,
+    Unreachable,
+    Unusable,
+)
 from roost.formats import agent_wire as wire
 
 T = TypeVar("T")
@@ -162,12 +171,15 @@ class _Line:
 
 def _error(status: int, body: bytes, url: str) -> RoostError:
     detail, hint = f"{url} answered {status}", None
+    kind = _ERRORS.get(status, Unavailable)
     try:
         problem = wire.decode_problem(body)
         detail, hint = problem.detail or problem.title, problem.hint
+        if kind is Conflict and problem.code == Copied.code:
+            kind = Copied
     except msgspec.DecodeError:
         pass
-    return _ERRORS.get(status, Unavailable)(detail, hint=hint)
+    return kind(detail, hint=hint)
 
 
 def _decoded(decode: Callable[[bytes], T], body: bytes) -> T:

@@ -7,6 +7,7 @@ from typing import Final
 from roost.domain.node import NodeName
 from roost.errors import (
     Conflict,
+    Copied,
     NotFound,
     Refused,
     Unavailable,
@@ -148,7 +149,7 @@ class Joining:
             )
         alive = self._inventory.status(mine.name) is NodeStatus.READY
         if silence is not None and alive and silence < 2 * self._inventory.interval_s:
-            raise Conflict(
+            raise Copied(
                 f"this identity is node {mine.name}'s, which reported {silence:.0f} s ago",
                 hint="a copied disk? remove the agent's directory here, so that it makes its own",
             )

@@ -9,7 +9,7 @@ import structlog
 
 from roost.domain.node import Facts, NodeName
 from roost.domain.replica import ObservedShard, PlacementId, ReplicaState
-from roost.errors import Conflict, Forbidden, Unusable
+from roost.errors import Conflict, Copied, Forbidden, Unusable
 from roost.formats.agent_wire import Report
 from roost.reconcile.cards import changes
 from roost.reconcile.nodes import NodeStatus, with_missing_gpus
@@ -116,7 +116,8 @@ class Reports:
         if report is not None:
             live.copy = _machine(report.hostname, _plain(peer))
             live.copy_at = now
-        raise Conflict(
+        # Agents of one boot may see each other's engines: none is told to stop them.
+        raise (Copied if other else Conflict)(
             f"node {name} is {whose}, which reported {now - live.heard_at:.0f} s ago: "
             "this is another machine with a copy of its directory",
             hint="to start anew here: stop the agent, remove its directory (DIR/agent), "
