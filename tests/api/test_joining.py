@@ -161,3 +161,16 @@ def test_a_report_that_cannot_be_read_is_a_problem_with_a_sentence(
 def test_a_report_larger_than_is_read_is_refused(server: Live) -> None:
     node = WireNode(server, name="large").join()
     assert node.report(problems=["x" * 1_100_000]).status_code == 413
+
+
+def test_keys_of_a_newer_agent_are_ignored_and_named_in_the_log_once_a_node(server: Live) -> None:
+    nodes = [WireNode(server, name=f"newer-{n}").join() for n in range(2)]
+    for _ in range(3):
+        for node in nodes:
+            facts = {**node.facts, "gpus": [{"index": 0, "gpu_class": "h100", "sparkle": 1}]}
+            assert node.report(agent_version="99.0", quantum={}, facts=facts).status_code == 200
+    said = [line for line in server.log.read_text().splitlines() if "report.unknown_keys" in line]
+    for node in nodes:
+        (mine,) = [line for line in said if node.name in line]
+        assert "facts.gpus[].sparkle, quantum" in mine
+        assert "99.0" in mine

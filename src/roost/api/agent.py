@@ -50,9 +50,9 @@ def _routes(server: Server) -> Starlette:
     async def report(request: Request) -> Response:
         body = await body_of(request, wire.MAX_REPORT_BYTES)
         peer = request.client.host if request.client else None
-        interval = server.reports.take(
-            _node(request), _decoded(wire.decode_report, body), peer=peer
-        )
+        said = _decoded(wire.decode_report, body)
+        interval = server.reports.take(_node(request), said, peer=peer)
+        server.reports.note_unknown_keys(_node(request), said, body)
         answer = wire.Reported(report_interval_s=interval)
         return Response(wire.encode(answer), media_type=_JSON)
 

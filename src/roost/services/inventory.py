@@ -53,6 +53,10 @@ class Live:
     """The order of the last report before that."""
     weighed: Facts | None = None
     """The facts the scheduler was last woken for."""
+    keys_seen: tuple[str, bool, bool] | None = None
+    """What kind of report was last looked through for keys unknown here."""
+    unknown_keys: frozenset[str] = frozenset()
+    """All that were found, and said."""
     agent_since: float = 0
     """When the present agent process was heard first, by the monotonic clock."""
     copy: str | None = None

@@ -11,6 +11,7 @@ from roost.domain.node import Facts, NodeName
 from roost.domain.replica import ObservedShard, PlacementId, ReplicaState
 from roost.errors import Conflict, Copied, Forbidden, Unusable
 from roost.formats.agent_wire import Report
+from roost.formats.unknown_keys import unknown_keys
 from roost.reconcile.cards import changes
 from roost.reconcile.nodes import NodeStatus, with_missing_gpus
 from roost.reconcile.replicas import Replica, observe
@@ -75,6 +76,26 @@ class Reports:
         if changed:
             self._inventory.changed()
         return self._inventory.interval_s
+
+    def note_unknown_keys(self, name: NodeName, report: Report, body: bytes) -> None:
+        """Say once which keys of a newer agent's are ignored here.
+
+        Looking costs more than the report itself: only a report of another kind is looked through.
+        """
+        live = self._inventory.live(name)
+        kind = (report.agent_version, bool(report.shards), bool(report.facts.gpus))
+        if kind == live.keys_seen:
+            return
+        live.keys_seen = kind
+        found = frozenset(unknown_keys(body, Report)) - live.unknown_keys
+        if found:
+            live.unknown_keys |= found
+            log.info(
+                "report.unknown_keys",
+                node=name,
+                agent_version=report.agent_version[:64],
+                ignored=", ".join(sorted(found)),
+            )
 
     def _note_cards(self, name: NodeName, before: Facts | None, after: Facts) -> None:
         """The history of the cards' health."""
