@@ -87,3 +87,20 @@ def test_a_node_that_comes_back_with_fewer_cards_lists_the_missing_until_they_re
     assert all(healthy is False for _, healthy in look())
     machine = eight_h100()
     assert look() == whole
+
+
+def test_a_card_taken_out_for_good_is_forgotten_when_the_file_is_removed(tmp_path: Path) -> None:
+    path = tmp_path / "gpus.json"
+    memory = Memory(path)
+    memory.keep([gpu(0, "GPU-0"), gpu(1, "GPU-1")])
+    path.unlink()
+    assert memory.known() == ()
+    memory.keep([gpu(0, "GPU-0")])
+    assert [one.uuid for one in Memory(path).known()] == ["GPU-0"]
+
+
+def test_memory_that_cannot_be_written_is_kept_while_the_agent_runs(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no directory")
+    memory = Memory(tmp_path / "file" / "gpus.json")
+    memory.keep([gpu(0, "GPU-0")])
+    assert [one.uuid for one in memory.known()] == ["GPU-0"]

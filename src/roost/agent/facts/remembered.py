@@ -48,18 +48,22 @@ def with_missing(seen: Sequence[Gpu], known: Sequence[Gpu]) -> tuple[Gpu, ...]:
 
 
 class Memory:
-    """The cards known so far, in a file of the agent's."""
+    """The cards known so far, in a file of the agent's; they are forgotten with it."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._known: dict[str, Gpu] | None = None
+        self._kept = False
+        """The file was there: without it now, somebody has removed it."""
 
     def known(self) -> tuple[Gpu, ...]:
         """All that were seen here; nothing, if the file is not there or is not ours."""
-        if self._known is None:
+        if self._known is None or (self._kept and not self._path.exists()):
             self._known = {}
+            self._kept = False
             with contextlib.suppress(OSError, msgspec.MsgspecError, ValueError):
                 if self._path.stat().st_size <= _MOST_BYTES:
+                    self._kept = True
                     kept = msgspec.json.decode(self._path.read_bytes(), type=tuple[Gpu, ...])
                     self._known = {gpu.uuid: gpu for gpu in kept[:MOST] if gpu.uuid is not None}
         return tuple(self._known.values())
@@ -77,3 +81,4 @@ class Memory:
             self._known = {str(uuid): gpu for uuid, gpu in after.items()}
             with contextlib.suppress(OSError):
                 write_private(self._path, msgspec.json.encode(tuple(after.values())))
+                self._kept = True
