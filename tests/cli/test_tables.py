@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from fake_api import FakeApi, Run
+from roost.cli import room
 
 NODES: dict[str, Any] = {
     "nodes": [
@@ -77,12 +78,21 @@ def test_nodes_show_what_is_left_of_what_there_is(api: FakeApi, run: Run) -> Non
     api.answers["GET /api/v1/nodes"] = NODES
     ran = run("nodes")
     assert (ran.status, ran.err) == (0, "")
-    assert ran.out.splitlines() == [
-        "NAME    STATUS              MEM        DISK  GPUS             AGE  VERSION",
-        "gpu-a   ready,cordoned      40.9/64.9  45/-  h100:1/3,l4:0/1  3s   0.1.0",
-        "cpu-1   lost                8/8        -     0                2h   0.1.0",
-        "silent  not_ready,draining  -          -     -                -    -",
+    h100, l4 = "h100:1/3(unhealthy:1)", "l4:0/1(foreign:1)"
+    assert [line.split() for line in ran.out.splitlines()] == [
+        ["NAME", "STATUS", "MEM", "DISK", "GPUS", "AGE", "VERSION"],
+        ["gpu-a", "ready,cordoned", "40.9/64.9", "45/-", f"{h100},{l4}", "3s", "0.1.0"],
+        ["cpu-1", "lost", "8/8", "-", "0", "2h", "0.1.0"],
+        ["silent", "not_ready,draining", "-", "-", "-", "-", "-"],
     ]
+    header, row = ran.out.splitlines()[:2]
+    assert header.index("GPUS") == row.index("h100:")
+
+
+def test_a_card_that_is_given_away_may_be_ill_and_stopping_as_well() -> None:
+    cards = [{"index": 0, "class": "l4", "healthy": False}, {"index": 1, "class": "l4"}]
+    stopping = {"node": "n", "gpus": [0, 1], "state": "stopping"}
+    assert room.gpus({"gpus": cards}, [stopping]) == "l4:0/2(unhealthy:1;stopping:2)"
 
 
 def test_json_is_what_the_api_said(api: FakeApi, run: Run) -> None:

@@ -18,7 +18,8 @@ def nodes(run: Session) -> None:
     """The fleet: what each node has left of what it has.
 
     MEM and DISK are free/total in GB: memory that no replica claims, and the local filesystem with
-    most room. GPUS is class:free/total. AGE is the last report's. `-` was not reported.
+    most room. GPUS is class:free/total, and how many are unhealthy, hold foreign processes, or are
+    stopping. AGE is the last report's. `-` was not reported.
     With -o wide: SHARED, free/total of what other nodes may mount as well, and what the fleet has
     in all, where a file server counts once.
 

@@ -77,17 +77,41 @@ def _filesystems(node: Json) -> tuple[Filesystem, ...]:
 
 
 def gpus(node: Json, held: Sequence[Json]) -> str | None:
-    """`class:free/total`, one for each class; `0` for none, `None` where not reported."""
+    """`class:free/total(unhealthy:1;foreign:2;stopping:1)`, one for each class, what there is none
+    of left out; `0` for none, `None` where not reported.
+    """
     cards = node.get("gpus")
     if cards is None:
         return None
     if not cards:
         return "0"
-    classes: dict[str, list[bool]] = {}
+    classes: dict[str, list[list[str]]] = {}
     for card in cards:
-        free = card_state(card, held) == "free"
-        classes.setdefault(str(card.get("class")), []).append(free)
-    return ",".join(f"{name}:{sum(free)}/{len(free)}" for name, free in sorted(classes.items()))
+        classes.setdefault(str(card.get("class")), []).append(_words(card, held))
+    return ",".join(f"{name}:{_count(told)}" for name, told in sorted(classes.items()))
+
+
+def _words(card: Json, held: Sequence[Json]) -> list[str]:
+    """All that is so of a card; one that is given away may be ill as well."""
+    stopping = any(
+        card.get("index") in (hold.get("gpus") or ())
+        for hold in held
+        if hold.get("state") == "stopping"
+    )
+    said = {
+        "free": card_state(card, held) == "free",
+        "unhealthy": card.get("healthy") is False,
+        "foreign": bool(card.get("foreign_processes")),
+        "stopping": stopping,
+    }
+    return [word for word, so in said.items() if so]
+
+
+def _count(told: Sequence[Sequence[str]]) -> str:
+    counts = {w: sum(w in words for words in told) for w in ("unhealthy", "foreign", "stopping")}
+    against = ";".join(f"{word}:{count}" for word, count in counts.items() if count)
+    free = sum("free" in words for words in told)
+    return f"{free}/{len(told)}" + (f"({against})" if against else "")
 
 
 def card_state(card: Json, held: Sequence[Json]) -> str:
