@@ -1,11 +1,14 @@
 """`roost up`: server, agent and gateway on this machine, in the foreground."""
 
 import contextlib
+import os
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
+from roost.agent.facts.reach import Reach
 from roost.cli.client import default_directory
 from roost.errors import Unusable
 from roost.run.stack import Options, Stack, Stopped
@@ -35,7 +38,7 @@ directory_option = click.option(
     "--model-dir",
     "model_dirs",
     multiple=True,
-    type=click.Path(exists=True, file_okay=False, path_type=Path, resolve_path=True),
+    type=click.types.FuncParamType(os.path.abspath),
     help="Where sources that are not absolute paths are found. May be repeated.",
 )
 @click.option("--allow-command", is_flag=True, help="Let catalogs run commands (engine: command).")
@@ -51,7 +54,7 @@ def up(
     directory: Path | None,
     ready_file: Path | None,
     catalog: Path | None,
-    model_dirs: tuple[Path, ...],
+    model_dirs: tuple[str, ...],
     allow_command: bool,
     workers: int,
     port_base: int | None,
@@ -64,7 +67,7 @@ def up(
     """
     options = Options(
         dir=(directory or default_directory()).absolute(),
-        model_dirs=model_dirs,
+        model_dirs=present(model_dirs),
         allow_command=allow_command,
         workers=workers,
         port_base=port_base,
@@ -93,6 +96,22 @@ def apply(stack: Stack, catalog: Path) -> None:
     except (OSError, UnicodeDecodeError) as error:
         raise Unusable(f"cannot read {catalog}: {error}") from error
     stack.client().apply(text, filename=str(catalog))
+
+
+def present(directories: Sequence[str]) -> tuple[Path, ...]:
+    """The directories; one on a mount that does not answer is taken, as its agent will say so."""
+    reach = Reach()
+    try:
+        for directory in directories:
+            there = reach.exists(directory)
+            if there is False or (there and Path(directory).is_file()):
+                raise Unusable(
+                    f"--model-dir {directory}: there is no such directory",
+                    hint=f"make it (mkdir -p {shlex.quote(directory)}), or name another",
+                )
+    finally:
+        reach.close()
+    return tuple(map(Path, directories))
 
 
 def say(line: str) -> None:
