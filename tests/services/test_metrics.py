@@ -81,6 +81,13 @@ def test_one_filesystem_of_unknown_size_leaves_a_nodes_sum_unknown() -> None:
     assert room_on_node(None, shared=False) == Room()
 
 
+def test_two_local_filesystems_of_one_name_and_different_sizes_are_two() -> None:
+    two = [local("tmpfs", 1, 2), local("tmpfs", 3, 4), local("tmpfs", 3, 4)]
+    both = Room(free_bytes=4 * GB, total_bytes=6 * GB)
+    assert room_on_node(two, shared=False) == both
+    assert room_in_fleet([two], shared=False) == both
+
+
 def test_the_fleet_believes_the_node_that_the_filer_answers() -> None:
     stale = filer(1, stale_since=5)
     read_only = filer(0, read_only=True)

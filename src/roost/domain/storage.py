@@ -16,13 +16,12 @@ class Room:
 
 def room_on_node(storage: Iterable[Filesystem] | None, *, shared: bool) -> Room:
     """Of one node's local or shared ones; a single one of unknown size leaves the sum unknown."""
-    by_name = {one.filesystem: one for one in storage or () if one.shared is shared}
-    found = by_name.values()
+    found = _each_once(storage, shared=shared)
     frees = [one.free_bytes for one in found if one.free_bytes is not None]
     totals = [one.total_bytes for one in found if one.total_bytes is not None]
     return Room(
-        free_bytes=sum(frees) if frees and len(frees) == len(by_name) else None,
-        total_bytes=sum(totals) if totals and len(totals) == len(by_name) else None,
+        free_bytes=sum(frees) if frees and len(frees) == len(found) else None,
+        total_bytes=sum(totals) if totals and len(totals) == len(found) else None,
     )
 
 
@@ -34,7 +33,7 @@ def room_in_fleet(nodes: Iterable[Iterable[Filesystem] | None], *, shared: bool)
     totals: list[int] = []
     servers: dict[str, Filesystem] = {}
     for storage in nodes:
-        for one in {one.filesystem: one for one in storage or () if one.shared is shared}.values():
+        for one in _each_once(storage, shared=shared):
             if shared:
                 servers[one.filesystem] = _better(one, servers.get(one.filesystem))
                 continue
@@ -46,6 +45,16 @@ def room_in_fleet(nodes: Iterable[Iterable[Filesystem] | None], *, shared: bool)
     return Room(
         free_bytes=sum(frees) if frees else None, total_bytes=sum(totals) if totals else None
     )
+
+
+def _each_once(storage: Iterable[Filesystem] | None, *, shared: bool) -> tuple[Filesystem, ...]:
+    """Of one node, as placement counts them: two called `tmpfs` of different sizes are two."""
+    found = {
+        (one.filesystem, None if shared else one.total_bytes): one
+        for one in storage or ()
+        if one.shared is shared
+    }
+    return tuple(found.values())
 
 
 def _better(one: Filesystem, other: Filesystem | None) -> Filesystem:
