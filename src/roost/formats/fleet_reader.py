@@ -348,7 +348,9 @@ def _unlisted(
     by_uuid = set(by_index.values())
     if len(uuids) != len(indices):
         yield from (index for index in indices if index not in by_index)
-        yield from (uuid for uuid in uuids if uuid not in by_uuid)
+        # It may be that of a card held by its index whose own isn't known.
+        if not any(index in by_index and by_index[index] is None for index in indices):
+            yield from (uuid for uuid in uuids if uuid not in by_uuid)
         return
     for index, uuid in zip(indices, uuids, strict=True):
         # A card known by its uuid may have another index by now.
