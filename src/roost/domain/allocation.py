@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NewType
 
-from roost.domain.gpu import GpuUuid
+from roost.domain.gpu import Gpu, GpuUuid
 from roost.domain.model import ModelName
 from roost.domain.node import NodeName
 from roost.domain.profile import ProfileName
@@ -45,3 +45,15 @@ class Allocation:
     memory_bytes: int | None = None
     disk_bytes: int | None = None
     state: AllocationState = AllocationState.HELD
+
+    def holds(self, gpu: Gpu) -> bool:
+        """Whether one of its node's cards is held: by uuid where both sides know it, else by index.
+
+        With fewer uuids than indices it doesn't know all of its cards' uuids: its indices then hold
+        as well, because holding a card too many is safe and one too few isn't.
+        """
+        if gpu.uuid is None or not self.gpu_uuids:
+            return gpu.index in self.gpus
+        if gpu.uuid in self.gpu_uuids:
+            return True
+        return len(self.gpu_uuids) < len(self.gpus) and gpu.index in self.gpus

@@ -36,7 +36,7 @@ def _state(gpu: Gpu, holds: Iterable[Allocation]) -> CardState:
     if gpu.healthy is False:
         return CardState.UNHEALTHY
     for hold in holds:
-        if gpu.uuid in hold.gpu_uuids if hold.gpu_uuids else gpu.index in hold.gpus:
+        if hold.holds(gpu):
             stopping = hold.state is AllocationState.STOPPING
             return CardState.STOPPING if stopping else CardState.ALLOCATED
     return CardState.FOREIGN if gpu.foreign_processes else CardState.FREE

@@ -145,24 +145,10 @@ def cpu_replicas(holds: Iterable[Allocation]) -> int:
 
 
 def taken_by(hold: Allocation, gpus: Sequence[Gpu]) -> int:
-    """The positions that an allocation holds: by uuid where both sides know it, else by index.
-
-    An allocation with fewer uuids than indices doesn't know all of its cards' uuids: its indices
-    then hold as well, because holding a card too many is safe and one too few isn't.
-    """
+    """The positions that an allocation holds."""
     if not hold.gpus and not hold.gpu_uuids:
         return 0
-    uuids, indices = hold.gpu_uuids, hold.gpus
-    knows_all = len(uuids) >= len(indices)
-    taken = 0
-    for position, gpu in enumerate(gpus):
-        if gpu.uuid is not None and uuids:
-            held = gpu.uuid in uuids or (not knows_all and gpu.index in indices)
-        else:
-            held = gpu.index in indices
-        if held:
-            taken |= 1 << position
-    return taken
+    return sum(1 << position for position, gpu in enumerate(gpus) if hold.holds(gpu))
 
 
 def sum_memory(holds: Iterable[Allocation]) -> int:
