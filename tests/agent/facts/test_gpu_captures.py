@@ -463,7 +463,9 @@ KNOWN = {
 
 
 @pytest.mark.parametrize(
-    "path", shared("smi") + shared("amd") + shared("topo"), ids=lambda p: p.name if p else "-"
+    "path",
+    shared("smi") + shared("amd") + shared("topo") + shared("placement"),
+    ids=lambda p: p.name if p else "-",
 )
 def test_every_capture_is_read_and_what_is_no_description_gives_no_card(
     path: Path | None, tmp_path: Path

@@ -41,6 +41,15 @@ def test_one_product_is_one_class_however_its_driver_spells_it(one: str, other: 
     assert gpu_class(one) == gpu_class(other)
 
 
+def test_a_laptop_chip_that_differs_by_capitals_alone_is_another_product() -> None:
+    assert gpu_class("NVIDIA GeForce RTX 2080 SUPER") == "rtx-2080-super"
+    assert gpu_class("NVIDIA GeForce RTX 2080 Super") == "rtx-2080-super-laptop"
+    assert (
+        gpu_class("NVIDIA GeForce RTX 2080 Super with Max-Q Design")
+        == "rtx-2080-super-with-max-q-design"
+    )
+
+
 @pytest.mark.parametrize("product", ["NVIDIA Graphics Device", "Graphics Device", "NVIDIA", ""])
 def test_cards_without_a_name_are_told_apart_by_their_chip(product: str) -> None:
     one, other = gpu_class(product, "10de:307f"), gpu_class(product, "10de:2330")

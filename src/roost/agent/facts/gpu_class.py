@@ -26,6 +26,8 @@ _VENDORS: Final = frozenset({
     "nvidia", "amd", "ati", "amd/ati", "corporation", "corp", "inc", "advanced", "micro", "devices",
     "geforce", "tesla", "instinct",
 })  # fmt: skip
+# The 20 series' desktop cards are "RTX 2080 SUPER", its laptop chips "RTX 2080 Super".
+_LAPTOP: Final = re.compile(r"(RTX 20\d0 Super)(?! with Max-Q)")
 _NAMELESS: Final = frozenset({"graphics-device", "device", "radeon-graphics", ""})
 
 
@@ -38,6 +40,7 @@ def gpu_class(product: str | None, pci_id: str | None = None) -> GpuClass:
     # The PCI database's form: `Arcturus GL-XL [Instinct MI100]`, chip and product.
     if (named := re.fullmatch(r"[^\[\]]*\[([^\[\]]+)\]\s*", text)) is not None:
         text = named[1]
+    text = _LAPTOP.sub(r"\1 laptop", text)
     words = [word for word in _WORDS.findall(text.lower()) if word not in _VENDORS]
     if words[:1] == ["radeon"] and words[1:2] and re.match(r"rx|mi\d", words[1]):
         del words[0]
