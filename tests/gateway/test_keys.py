@@ -73,10 +73,17 @@ async def test_without_a_known_key_every_path_and_method_is_401(
 @in_loop
 async def test_with_a_key_only_the_listed_paths_reach_an_engine(tmp_path: Path) -> None:
     async with engine(answer(completion())) as one, gateway(tmp_path, qwen(one)) as it:
+        form = b'--X\r\nContent-Disposition: form-data; name="model"\r\n\r\nqwen\r\n--X--\r\n'
+        form_type = ["Content-Type: multipart/form-data; boundary=X"]
         for path in PATHS:
-            got = await ask(it, request(chat(), path=path)) if path != "*" else None
-            listed = path.encode() in FORWARDED
-            assert got is None or (got.status == 200) == listed, path
+            if path == "*":
+                continue
+            api = FORWARDED.get(path.encode())
+            if api is not None and api.form:
+                got = await ask(it, request(form, path=path, headers=form_type))
+            else:
+                got = await ask(it, request(chat(), path=path))
+            assert (got.status == 200) == (api is not None), path
         assert {received.path.encode() for received in one.received} == set(FORWARDED)
 
 

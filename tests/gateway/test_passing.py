@@ -377,6 +377,7 @@ async def test_every_listed_path_is_passed_on_and_no_other(tmp_path: Path) -> No
         "/v1/messages",
         "/v1/rerank",
         "/tokenize",
+        "/v1/audio/speech",
     ]
     async with engine(answer('{"ok":1}')) as one, gateway(tmp_path, qwen(one)) as it:
         for path in paths:

@@ -12,6 +12,8 @@ class Api:
     """One path of an engine's."""
 
     path: bytes
+    form: bool = False
+    """Its requests are multipart forms, not JSON."""
     end: re.Pattern[bytes] | None = None
     """What the last event of a whole stream looks like; `None`: its streams have no such thing."""
     error_event: bytes = b"data: "
@@ -21,6 +23,16 @@ class Api:
 
 _DONE: Final = re.compile(rb"(?:^|[\r\n])data: ?\[DONE\]")
 
+
+def _ended_by(event: bytes) -> re.Pattern[bytes]:
+    """A stream's last event, by its name or its `type`; some engines end every stream as chats."""
+    return re.compile(
+        rb'(?:^|[\r\n])event: ?%b[\r\n]|"type": ?"%b"|%b' % (event, event, _DONE.pattern)
+    )
+
+
+_TRANSCRIBED: Final = _ended_by(rb"transcript\.text\.done")
+
 FORWARDED: Final = {
     api.path: api
     for api in (
@@ -29,24 +41,20 @@ FORWARDED: Final = {
         Api(path=b"/v1/embeddings"),
         Api(
             path=b"/v1/responses",
-            end=re.compile(
-                rb"(?:^|[\r\n])event: ?response\.(?:completed|failed|incomplete)[\r\n]"
-                rb'|"type": ?"response\.(?:completed|failed|incomplete)"'
-                rb"|(?:^|[\r\n])data: ?\[DONE\]"
-            ),
+            end=_ended_by(rb"response\.(?:completed|failed|incomplete)"),
             error_event=b"event: error\ndata: ",
             error_type="error",
         ),
         Api(
             path=b"/v1/messages",
-            end=re.compile(
-                rb'(?:^|[\r\n])event: ?message_stop[\r\n]|"type": ?"message_stop"'
-                rb"|(?:^|[\r\n])data: ?\[DONE\]"
-            ),
+            end=_ended_by(rb"message_stop"),
             error_event=b"event: error\ndata: ",
             error_type="error",
         ),
         Api(path=b"/v1/rerank"),
+        Api(path=b"/v1/audio/speech", end=_ended_by(rb"speech\.audio\.done")),
+        Api(path=b"/v1/audio/transcriptions", form=True, end=_TRANSCRIBED),
+        Api(path=b"/v1/audio/translations", form=True, end=_TRANSCRIBED),
         Api(path=b"/tokenize"),
     )
 }

@@ -8,6 +8,7 @@ from roost.gateway.accounts import NO_MODEL, UNKNOWN_MODEL, Event
 from roost.gateway.apis import Api, usage_in
 from roost.gateway.context import Context
 from roost.gateway.engine import EngineConnection, Outcome
+from roost.gateway.forms import Form
 from roost.gateway.naming import BadBody, read_ask, with_model
 from roost.gateway.refusals import (
     Refusal,
@@ -166,8 +167,13 @@ class Exchange:
             )
             if request.key_name is None:
                 return self._no_snapshot() or bad_key(given=True)
+        form = None
         try:
-            name, self.streams = read_ask(request.body)
+            if self._api.form:
+                form = Form(request.body, request.head.content_type)
+                name, self.streams = form.model, form.stream
+            else:
+                name, self.streams = read_ask(request.body)
         except BadBody as error:
             return bad_request(str(error), code="invalid_body")
         model = context.table.model(name)
@@ -183,7 +189,9 @@ class Exchange:
         if isinstance(admitted, Refusal):
             return admitted
         self._endpoint = admitted
-        body = request.body if name == model.name else with_model(request.body, model.name)
+        body = request.body
+        if name != model.name:
+            body = with_model(body, model.name) if form is None else form.with_model(model.name)
         relay = self._relay = Relay(
             self._client.write,
             api=self._api,

@@ -71,6 +71,11 @@ class RequestHead:
         self.x_api_key: bytes | None = None
         self.request_id: bytes | None = None
 
+    @property
+    def content_type(self) -> bytes | None:
+        """Looked for when it is asked for: most requests' is never looked at."""
+        return next((v for name, v in self.headers if name.lower() == b"content-type"), None)
+
     def on_url(self, url: bytes) -> None:
         """Called by httptools."""
         self.target += url
