@@ -13,6 +13,12 @@ from roost.cli.client import default_directory
 from roost.errors import Unusable
 from roost.run.stack import Options, Stack, Stopped
 
+
+def _absolute(given: str) -> str:
+    """Without asking whether it is there: that may take for ever."""
+    return os.path.abspath(os.path.expanduser(given))  # noqa: PTH100, PTH111 - follow no link
+
+
 directory_option = click.option(
     "--dir",
     "directory",
@@ -38,7 +44,7 @@ directory_option = click.option(
     "--model-dir",
     "model_dirs",
     multiple=True,
-    type=click.types.FuncParamType(os.path.abspath),
+    type=click.types.FuncParamType(_absolute),
     help="Where sources that are not absolute paths are found. May be repeated.",
 )
 @click.option("--allow-command", is_flag=True, help="Let catalogs run commands (engine: command).")
@@ -104,10 +110,16 @@ def present(directories: Sequence[str]) -> tuple[Path, ...]:
     try:
         for directory in directories:
             there = reach.exists(directory)
-            if there is False or (there and Path(directory).is_file()):
+            if there is False:
                 raise Unusable(
                     f"--model-dir {directory}: there is no such directory",
                     hint=f"make it (mkdir -p {shlex.quote(directory)}), or name another",
+                )
+            if there and Path(directory).is_file():
+                raise Unusable(
+                    f"--model-dir {directory} is a file",
+                    hint=f"name the directory it is in: --model-dir "
+                    f"{shlex.quote(str(Path(directory).parent))}",
                 )
     finally:
         reach.close()
