@@ -19,25 +19,25 @@ from roost.run.up import present
 own_namespace()
 mount = HangingMount(Path(sys.argv[2]))
 mount.answering.clear()
-print(*present([sys.argv[2] + "/models"]))
+print(*present([Path(sys.argv[2]) / "models"]))
 mount.close()
 """
 
 
 def test_a_directory_that_is_there_is_taken(tmp_path: Path) -> None:
-    assert present([str(tmp_path)]) == (tmp_path,)
+    assert present([tmp_path]) == (tmp_path,)
 
 
 def test_one_that_is_not_there_is_named_with_how_to_make_it(tmp_path: Path) -> None:
     with pytest.raises(Unusable, match="there is no such directory") as refused:
-        present([str(tmp_path), str(tmp_path / "a b")])
+        present([tmp_path, tmp_path / "a b"])
     assert f"mkdir -p '{tmp_path}/a b'" in str(refused.value.hint)
 
 
 def test_a_file_is_called_a_file(tmp_path: Path) -> None:
     (tmp_path / "model.gguf").touch()
     with pytest.raises(Unusable, match="is a file") as refused:
-        present([str(tmp_path / "model.gguf")])
+        present([tmp_path / "model.gguf"])
     assert f"--model-dir {tmp_path}" in str(refused.value.hint)
 
 

@@ -22,17 +22,10 @@ from roost.domain.node import OWN_LABELS, Facts, Filesystem, Node, NodeName
 from roost.domain.units import has_gb
 from roost.errors import Unusable
 from roost.formats import config
+from roost.run.unseen import Unseen
 from roost.testing.fake_nvml import stand_in
 
 _PATH = click.Path(path_type=Path)
-
-
-def _directory(text: str) -> Path:
-    """Not looked at, as click's own paths are: it may be on a mount that does not answer."""
-    return Path(text)
-
-
-_UNSEEN = click.types.FuncParamType(_directory)
 
 
 def _configure(context: click.Context, _option: click.Parameter, named: Path | None) -> None:
@@ -110,7 +103,7 @@ def _machine_options(command: Callable[..., None]) -> Callable[..., None]:
               "lists processes: --token-file is not.")  # fmt: skip
 @click.option("--token-file", type=_PATH, help="A file that holds a join token, read when needed.")
 @click.option("--name", help="What the node would like to be called. Default: the host's name.")
-@click.option("--model-dir", "model_dirs", multiple=True, type=_UNSEEN, help="May be repeated.")
+@click.option("--model-dir", "model_dirs", multiple=True, type=Unseen(), help="May be repeated.")
 @click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="May be repeated.")
 @click.option("--allow-command", is_flag=True, help="Run engines of the kind `command`.")
 @click.option(
@@ -206,7 +199,7 @@ def agent(
 
 
 @agent.command("facts")
-@click.option("--model-dir", "model_dirs", multiple=True, type=_UNSEEN, help="May be repeated.")
+@click.option("--model-dir", "model_dirs", multiple=True, type=Unseen(), help="May be repeated.")
 @_machine_options
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text")
 @click.pass_obj

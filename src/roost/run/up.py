@@ -1,7 +1,6 @@
 """`roost up`: server, agent and gateway on this machine, in the foreground."""
 
 import contextlib
-import os
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,12 +11,7 @@ from roost.agent.facts.reach import Reach
 from roost.cli.client import default_directory
 from roost.errors import Unusable
 from roost.run.stack import Options, Stack, Stopped
-
-
-def _absolute(given: str) -> str:
-    """Without asking whether it is there: that may take for ever."""
-    return os.path.abspath(os.path.expanduser(given))  # noqa: PTH100, PTH111 - follow no link
-
+from roost.run.unseen import Unseen
 
 directory_option = click.option(
     "--dir",
@@ -44,7 +38,7 @@ directory_option = click.option(
     "--model-dir",
     "model_dirs",
     multiple=True,
-    type=click.types.FuncParamType(_absolute),
+    type=Unseen(),
     help="Where sources that are not absolute paths are found. May be repeated.",
 )
 @click.option("--allow-command", is_flag=True, help="Let catalogs run commands (engine: command).")
@@ -60,7 +54,7 @@ def up(
     directory: Path | None,
     ready_file: Path | None,
     catalog: Path | None,
-    model_dirs: tuple[str, ...],
+    model_dirs: tuple[Path, ...],
     allow_command: bool,
     workers: int,
     port_base: int | None,
@@ -104,26 +98,26 @@ def apply(stack: Stack, catalog: Path) -> None:
     stack.client().apply(text, filename=str(catalog))
 
 
-def present(directories: Sequence[str]) -> tuple[Path, ...]:
+def present(directories: Sequence[Path]) -> tuple[Path, ...]:
     """The directories; one on a mount that does not answer is taken, as its agent will say so."""
     reach = Reach()
     try:
         for directory in directories:
-            there = reach.exists(directory)
+            there = reach.exists(str(directory))
             if there is False:
                 raise Unusable(
                     f"--model-dir {directory}: there is no such directory",
-                    hint=f"make it (mkdir -p {shlex.quote(directory)}), or name another",
+                    hint=f"make it (mkdir -p {shlex.quote(str(directory))}), or name another",
                 )
-            if there and Path(directory).is_file():
+            if there and directory.is_file():
                 raise Unusable(
                     f"--model-dir {directory} is a file",
                     hint=f"name the directory it is in: --model-dir "
-                    f"{shlex.quote(str(Path(directory).parent))}",
+                    f"{shlex.quote(str(directory.parent))}",
                 )
     finally:
         reach.close()
-    return tuple(map(Path, directories))
+    return tuple(directories)
 
 
 def say(line: str) -> None:
