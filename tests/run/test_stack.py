@@ -5,6 +5,7 @@ import os
 import random
 import signal
 import socket
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,21 @@ def test_a_part_that_won_t_start_says_its_own_error_and_hint(tmp_path: Path) -> 
     ):
         stack.start()
     assert "roost.db" in failed.value.message
+
+
+def test_a_part_that_ends_while_another_starts_is_said_at_once(tmp_path: Path) -> None:
+    class Unlucky(Stack):
+        def _start_agent(self) -> None:
+            super()._start_agent()
+            self._processes.children["server"].process.kill()
+
+    with (
+        pytest.raises(Unavailable, match=r"the server ended \(signal 9\)"),
+        Unlucky(options=Options(dir=tmp_path), say=print) as stack,
+    ):
+        stack.start()
+    logs = {log.name: stat.S_IMODE(log.stat().st_mode) for log in (tmp_path / "logs").iterdir()}
+    assert logs["server.log"] == logs["agent.log"] == 0o600
 
 
 def test_nobody_listening_is_no_answer() -> None:

@@ -100,7 +100,7 @@ class Processes:
         log = self.log_dir / f"{name}.log"
         if log.exists() and log.stat().st_size > _LOG_LIMIT:
             log.replace(log.with_suffix(".log.1"))
-        with log.open("ab") as stream:
+        with open(log, "ab", opener=_private) as stream:
             log_start = stream.tell()
             process = _spawn(argv, stream, holds_sigterm=holds_sigterm)
         pidfd = os.pidfd_open(process.pid)
@@ -163,6 +163,13 @@ class Processes:
                 continue
             hurried_at = now
             child.process.send_signal(signal.SIGTERM)
+
+
+def _private(path: str, flags: int) -> int:
+    handle = os.open(path, flags, 0o600)
+    # One of an earlier version may be readable by others.
+    os.fchmod(handle, 0o600)
+    return handle
 
 
 def _spawn(argv: Sequence[str], log: IO[bytes], *, holds_sigterm: bool) -> subprocess.Popen[bytes]:

@@ -49,6 +49,8 @@ class Stack:
     _processes: Processes = field(init=False)
     _lock: Lock | None = None
     _restart_at: dict[str, float] = field(default_factory=dict)
+    _started: bool = False
+    """All three have answered once; from then on one that ends is started again."""
 
     def __post_init__(self) -> None:
         self._processes = Processes(log_dir=self.options.dir / "logs")
@@ -116,6 +118,7 @@ class Stack:
         self._start_gateway()
         self._await("agent", self._node_is_ready)
         self._await("gateway", lambda: answers(f"{self.metrics}/readyz"))
+        self._started = True
         self._write_ready()
 
     def serve(
@@ -266,8 +269,11 @@ class Stack:
                     hint=f"its log is {self._processes.children[name].log}",
                 )
             for child in self._processes.wait(pause):
-                if child.name != name:
-                    self._ended(child)
+                if child.name == name:
+                    continue
+                if not self._started:
+                    raise _last_words(child)
+                self._ended(child)
             pause = min(0.2, pause * 1.5)
 
     def _node_is_ready(self) -> bool:
