@@ -38,14 +38,17 @@ _ERRORS: Final[dict[int, type[RoostError]]] = {
 class Server:
     """One server, by its URL; connections are kept and few."""
 
-    def __init__(self, url: str, *, boot_id: str | None = None) -> None:
+    def __init__(
+        self, url: str, *, boot_id: str | None = None, speak_from: str | None = None
+    ) -> None:
         self.url = url.rstrip("/")
         # A copy of this machine's disk must not be taken for it.
         self._boot = "" if boot_id is None else f"&boot={boot_id}"
+        limits = httpx2.Limits(max_connections=16, max_keepalive_connections=4, keepalive_expiry=60)
         self._http = httpx2.AsyncClient(
             trust_env=False,
-            limits=httpx2.Limits(
-                max_connections=16, max_keepalive_connections=4, keepalive_expiry=60
+            transport=httpx2.AsyncHTTPTransport(
+                trust_env=False, limits=limits, local_address=speak_from
             ),
             timeout=TIMEOUT_S,
         )

@@ -37,6 +37,10 @@ class Options:
     port_base: int | None = None
     """First port wanted; `None`: 7400, 7480, 7490 or the next free ones."""
     ready_file: Path | None = None
+    fake_fleet: Path | None = None
+    """Nodes of this file, made up, instead of this machine."""
+    nodes: int = 1
+    """How many will join."""
 
 
 @dataclass(kw_only=True)
@@ -161,6 +165,13 @@ class Stack:
         )
 
     def _start_agent(self) -> None:
+        if self.options.fake_fleet is not None:
+            words = [*(sys.executable, "-m", "roost.cli.main", "fleet", "run")]
+            words += [str(self.options.fake_fleet), "--server", self.api]
+            words += ["--token-file", str(self._token_file)]
+            words += ["--dir", str(self.options.dir / "fleet")]
+            self._processes.start("agent", words, holds_sigterm=True)
+            return
         words = ["agent", "--server", self.api, "--token-file", str(self._token_file)]
         for model_dir in self.options.model_dirs:
             words += ["--model-dir", str(model_dir)]
@@ -288,7 +299,9 @@ class Stack:
         return self.options.dir / "agent" / "join-token"
 
     def _hand_out_token(self) -> None:
-        made = self.client().post("/api/v1/tokens", {"ttl_s": _TOKEN_TTL_S, "uses": 1})
+        made = self.client().post(
+            "/api/v1/tokens", {"ttl_s": _TOKEN_TTL_S, "uses": self.options.nodes}
+        )
         self._token_file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_private(self._token_file, f"{made['token']}\n".encode())
 

@@ -10,6 +10,7 @@ import click
 from roost.agent.facts.reach import Reach
 from roost.cli.client import default_directory
 from roost.errors import Unusable
+from roost.formats.fleet import parse_fleet
 from roost.run.stack import Options, Stack, Stopped
 from roost.run.unseen import Unseen
 
@@ -50,6 +51,11 @@ directory_option = click.option(
     type=click.IntRange(1024, 65000),
     help="First port; without it 7400, 7480 and 7490, or the next free ones.",
 )
+@click.option(
+    "--fake-fleet",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Serve from the made-up nodes of this fleet file instead of this machine.",
+)
 def up(
     directory: Path | None,
     ready_file: Path | None,
@@ -58,6 +64,7 @@ def up(
     allow_command: bool,
     workers: int,
     port_base: int | None,
+    fake_fleet: Path | None,
 ) -> None:
     """Serve models from this machine: server, agent and gateway, until Ctrl-C.
 
@@ -72,6 +79,8 @@ def up(
         workers=workers,
         port_base=port_base,
         ready_file=ready_file,
+        fake_fleet=fake_fleet,
+        nodes=1 if fake_fleet is None else count_nodes(fake_fleet),
     )
     with Stack(options=options, say=say) as stack:
         try:
@@ -87,6 +96,18 @@ def up(
         say(f"try      ROOST_DIR={shlex.quote(str(options.dir))} roost ctl nodes")
         stack.serve()
         say("stopping: requests in flight finish, then the engines stop (Ctrl-C again to hurry)")
+
+
+def count_nodes(fleet: Path) -> int:
+    """Of a fleet file; raises `Unusable` with its problems."""
+    try:
+        text = fleet.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise Unusable(f"cannot read {fleet}: {error}") from error
+    nodes = len(parse_fleet(text, filename=str(fleet)).fleet.nodes)
+    if not nodes:
+        raise Unusable(f"{fleet} has no nodes", hint="roost fleet generate --nodes 50 makes some")
+    return nodes
 
 
 def apply(stack: Stack, catalog: Path) -> None:

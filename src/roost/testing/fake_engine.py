@@ -139,7 +139,7 @@ class FakeEngine:
             await asyncio.sleep(self.asked.load_s)
             await self.ranks.complete.wait()
         try:
-            server = await asyncio.start_server(self._client, self.asked.host, self.asked.port)
+            server = await self.listen()
         except OSError:
             say(
                 "srv  start: couldn't bind HTTP server socket, "
@@ -152,6 +152,10 @@ class FakeEngine:
         say(f"listening on http://{self.asked.host}:{port}")
         async with server:
             await server.serve_forever()
+
+    async def listen(self) -> asyncio.Server:
+        """A listener, on this loop; raises `OSError` where there can be none."""
+        return await asyncio.start_server(self._client, self.asked.host, self.asked.port)
 
     async def _client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
