@@ -36,6 +36,7 @@ async def test_a_connection_that_ends_paused_is_not_kept_paused() -> None:
         http11=True,
         keep_alive=True,
         request_id=b"r",
+        cors=b"",
         most_held=1000,
         on_first_data=lambda: None,
     )

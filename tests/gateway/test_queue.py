@@ -22,6 +22,7 @@ from gateway.twins import (
     gateway,
     in_flight,
     in_loop,
+    log_of,
     qwen,
     request,
     silent,
@@ -264,3 +265,43 @@ async def test_those_who_wait_go_on_when_a_replica_comes(tmp_path: Path) -> None
             assert {(await one_of).status for one_of in waiting} == {200}
             assert in_flight(it) == 1
         assert counted(it)[("qwen", 200)] == 3
+
+
+@in_loop
+async def test_a_session_stays_on_its_replica_as_long_as_that_has_room(tmp_path: Path) -> None:
+    gate = Gate()
+    async with engine(answer(completion())) as one, engine(answer(completion())) as two:
+        async with gateway(tmp_path, qwen(one, two, slots=1)) as it:
+            session = ["X-Session-Id: conversation 7"]
+            for _ in range(8):
+                assert (await ask(it, request(chat(), headers=session))).status == 200
+            mine, other = (one, two) if one.received else (two, one)
+            assert (len(mine.received), len(other.received)) == (8, 0)
+            assert mine.received[0].header("x-session-id") == "conversation 7"
+            mine.script = gate
+            busy = asyncio.ensure_future(ask(it, request(chat(), headers=session)))
+            await until(lambda: len(mine.received) == 9)
+            assert (await ask(it, request(chat(), headers=session))).status == 200
+            assert len(other.received) == 1
+            gate.let_go.release()
+            assert (await busy).status == 200
+            gate.let_go.release()
+            assert (await ask(it, request(chat(), headers=session))).status == 200
+            assert len(mine.received) == 10
+
+
+@in_loop
+async def test_the_log_says_how_long_a_request_waited_for_room(tmp_path: Path) -> None:
+    gate = Gate()
+    async with engine(gate) as one, gateway(tmp_path, qwen(one, slots=1)) as it:
+        first = asyncio.ensure_future(ask(it, request(chat())))
+        await until(lambda: len(one.received) == 1)
+        second = asyncio.ensure_future(ask(it, request(chat())))
+        await until(lambda: depth(it) == 1)
+        gate.let_go.release()
+        gate.let_go.release()
+        await asyncio.gather(first, second)
+    told = [e.get("queue_ms") for e in log_of(tmp_path) if e["event"] == "gateway.request"]
+    assert told[0] is None
+    assert told[1] is not None
+    assert told[1] > 0

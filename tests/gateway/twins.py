@@ -16,6 +16,7 @@ from typing import Any, Self
 import uvloop
 
 from roost.formats.routing import GatewayKey, Route, RoutedModel, Snapshot
+from roost.gateway.certificate import Certificate
 from roost.gateway.limits import Limits
 from roost.gateway.service import Gateway, Options
 from roost.gateway.snapshot_file import write_snapshot
@@ -295,6 +296,8 @@ async def gateway(
     confirmed: bool = True,
     server: str | None = None,
     first: Snapshot | None = None,
+    tls: Certificate | None = None,
+    cors_origins: tuple[str, ...] = (),
 ) -> AsyncIterator[Gateway]:
     """A gateway with these routes in its snapshot file."""
     if first is not None or models:
@@ -307,6 +310,8 @@ async def gateway(
             server=server,
             port=0,
             metrics_port=0,
+            tls=tls,
+            cors_origins=cors_origins,
             limits=limits or Limits(drain_s=0.2),
         ),
         log_fd=log,

@@ -12,6 +12,7 @@ from roost.reconcile.routing import (
     LONGEST_EJECTION_S,
     Health,
     Version,
+    first_for,
     less_loaded_of_two,
     reason_to_ignore,
 )
@@ -34,6 +35,35 @@ def test_the_one_that_is_busier_than_all_others_is_never_chosen(
 ) -> None:
     busiest = [*some, 10]
     assert less_loaded_of_two(busiest, random.Random(seed)) != len(some)
+
+
+names = st.lists(st.text("abc-0", min_size=1), min_size=1, max_size=8, unique=True)
+
+
+@given(st.binary(max_size=100), names, st.randoms())
+def test_a_session_stays_with_its_replica_in_whatever_order_they_are_listed(
+    session: bytes, replicas: list[str], rng: random.Random
+) -> None:
+    chosen = replicas[first_for(session, replicas)]
+    shuffled = rng.sample(replicas, len(replicas))
+    assert shuffled[first_for(session, shuffled)] == chosen
+
+
+@given(st.binary(max_size=64), names)
+def test_a_replica_that_goes_moves_no_sessions_but_its_own(
+    session: bytes, replicas: list[str]
+) -> None:
+    chosen = replicas[first_for(session, replicas)]
+    for gone in replicas:
+        left = [name for name in replicas if name != gone]
+        if left and gone != chosen:
+            assert left[first_for(session, left)] == chosen
+
+
+def test_sessions_spread_over_the_replicas() -> None:
+    replicas = [f"m-{index}" for index in range(4)]
+    counts = Counter(first_for(b"session %d" % number, replicas) for number in range(4000))
+    assert all(850 <= counts[index] <= 1150 for index in range(4)), counts
 
 
 def test_of_two_the_less_loaded_is_always_chosen() -> None:

@@ -51,6 +51,8 @@ class Event(msgspec.Struct, omit_defaults=True, gc=False, kw_only=True):
     model: str | None = None
     replica: str | None = None
     stream: bool = False
+    queue_ms: float | None = None
+    """How long it waited for a replica with room; `None`: not at all."""
     ttft_ms: float | None = None
     tokens_in: int | None = None
     tokens_out: int | None = None

@@ -32,7 +32,7 @@ def answer(
     else:
         connection = b"" if head.http11 else b"connection: keep-alive\r\n"
     return (
-        b"HTTP/%b %d %b\r\ncontent-type: application/json\r\ncontent-length: %d\r\n%b%b"
+        b"HTTP/%b %d %b\r\ncontent-type: application/json\r\ncontent-length: %d\r\n%b%b%b"
         b"x-request-id: %b\r\n\r\n%b"
         % (
             b"1.1" if head.http11 else b"1.0",
@@ -40,10 +40,21 @@ def answer(
             REASONS[status],
             len(body),
             extra,
+            request.cors,
             connection,
             request.id,
             b"" if head.method == b"HEAD" else body,
         )
+    )
+
+
+def preflight_answer(request: Request, extra: bytes, *, keep_alive: bool) -> bytes:
+    """To a browser that asks what it may ask; `extra` are whole header lines."""
+    return b"HTTP/1.1 204 No Content\r\n%b%b%bx-request-id: %b\r\n\r\n" % (
+        request.cors,
+        extra,
+        b"" if keep_alive else b"connection: close\r\n",
+        request.id,
     )
 
 

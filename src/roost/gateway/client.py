@@ -7,9 +7,10 @@ import time
 from typing import Final, cast
 
 from roost.gateway.accounts import NO_MODEL, UNKNOWN_MODEL, Event
-from roost.gateway.answers import answer, headers_of, last_answer
+from roost.gateway.answers import answer, headers_of, last_answer, preflight_answer
 from roost.gateway.chunks import BadChunk, ChunkWalker
 from roost.gateway.context import Context
+from roost.gateway.cors import is_preflight
 from roost.gateway.doors import judge, list_models, too_much
 from roost.gateway.exchange import Exchange
 from roost.gateway.heads import END, BadHead, has_bare_lf, parse_request
@@ -238,7 +239,8 @@ class ClientConnection(asyncio.Protocol):
         head = parse_request(buffer[: end + 4], most_headers=limits.headers)
         self._buffer = buffer[end + 4 :]
         request = Request(head, id_for(head.request_id), time.monotonic())
-        refusal = judge(request, self._context)
+        told = head.origin is not None and self._is_told_beforehand(request)
+        refusal = None if told else judge(request, self._context)
         self._left = head.length or 0
         self._walker = ChunkWalker() if head.chunked else None
         has_body = head.chunked or self._left > 0
@@ -251,7 +253,8 @@ class ClientConnection(asyncio.Protocol):
             self._tell(request, refusal, close=True)
             return False
         if not has_body:
-            self._dispatch(request, refusal)
+            if not told:
+                self._dispatch(request, refusal)
             return True
         self._request = request
         self._refusal = refusal
@@ -317,6 +320,23 @@ class ClientConnection(asyncio.Protocol):
         else:
             self._exchange = Exchange(self._context, self, request, request.api)
             self._task = self._loop.create_task(self._exchange.run())
+
+    def _is_told_beforehand(self, request: Request) -> bool:
+        """A web page asks: whether that was its browser, which wants to know what it may ask."""
+        cors, head = self._context.cors, request.head
+        if cors is None:
+            return False
+        request.cors = cors.lines(head)
+        if not request.cors or not is_preflight(head):
+            return False
+        keep_alive = head.keep_alive and not self._context.draining
+        self.write(preflight_answer(request, cors.preflight(head), keep_alive=keep_alive))
+        self._account(request, 204, None, NO_MODEL)
+        if keep_alive:
+            self.deadline = self._loop.time() + self._context.limits.keep_alive_s
+        else:
+            self._linger()
+        return True
 
     def _answer_models(self, request: Request) -> None:
         listed = list_models(request.head.path, self._context.table)
@@ -402,7 +422,12 @@ class ClientConnection(asyncio.Protocol):
             self._transport.write_eof()
 
     def _close(self) -> None:
-        self._linger()
+        transport = self._transport
+        if transport is not None and not transport.can_write_eof() and not self._lingering:
+            # TLS has no half-closed connection; what was written goes out before its farewell.
+            transport.close()
+        else:
+            self._linger()
 
     def _reset(self) -> None:
         """Reset: a body that ends with its connection cannot be called broken in another way."""

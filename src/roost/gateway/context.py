@@ -3,6 +3,7 @@
 import asyncio
 
 from roost.gateway.accounts import Accounts
+from roost.gateway.cors import Cors
 from roost.gateway.engine import EngineConnection
 from roost.gateway.limits import Limits
 from roost.gateway.table import RoutingTable
@@ -18,11 +19,14 @@ class Context:
         table: RoutingTable,
         accounts: Accounts,
         loop: asyncio.AbstractEventLoop,
+        cors: Cors | None = None,
     ) -> None:
         self.limits = limits
         self.table = table
         self.accounts = accounts
         self.loop = loop
+        self.cors = cors
+        """`None`: no web page is let in."""
         self.engines: set[EngineConnection] = set()
         """Connections with a request on them."""
         self.body_bytes = 0

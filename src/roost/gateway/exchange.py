@@ -55,6 +55,7 @@ class Exchange:
         "_context",
         "_endpoint",
         "_model",
+        "_queued",
         "_relay",
         "_replica",
         "_request",
@@ -77,6 +78,8 @@ class Exchange:
         self._relay: Relay | None = None
         self._replica: str | None = None
         self._ttft: float | None = None
+        self._queued: float | None = None
+        """Seconds in the queue; `None`: it did not wait."""
         self._accounted = False
         self.label = NO_MODEL
         self.streams = False
@@ -199,6 +202,7 @@ class Exchange:
             http11=request.head.http11,
             keep_alive=request.head.keep_alive and not context.draining,
             request_id=request.id,
+            cors=request.cors,
             most_held=context.limits.renamed_bytes,
             on_first_data=self._first_data,
         )
@@ -225,20 +229,22 @@ class Exchange:
         )
 
     async def _admit(self, model: Model) -> Endpoint | Refusal:
+        session = self._request.head.session
         if not model.waiting:
-            endpoint = model.take()
+            endpoint = model.take(session=session)
             if endpoint is not None:
                 return endpoint
         refusal = model.reason_not_ready()
         if refusal is not None:
             return refusal
-        place = model.join(self._context.loop)
+        place = model.join(self._context.loop, session)
         if place is None:
             return busy(
                 f"the queue of the model `{model.name}` is full: {model.queue.size} requests wait",
                 code="queue_full",
             )
         ticket, turn = place
+        since = time.monotonic()
         try:
             return await turn
         except asyncio.CancelledError:
@@ -248,6 +254,8 @@ class Exchange:
                 if isinstance(got, Endpoint):
                     self._release_unused(model, got)
             raise
+        finally:
+            self._queued = time.monotonic() - since
 
     def _release_unused(self, model: Model, endpoint: Endpoint) -> None:
         endpoint.health = endpoint.health.let_go()
@@ -266,7 +274,8 @@ class Exchange:
                     connection = await self._dial(endpoint)
                 except OSError as error:
                     endpoint.health = endpoint.health.failed(self._context.loop.time())
-                    other = None if moved or fresh else model.take(but=endpoint)
+                    session = self._request.head.session
+                    other = None if moved or fresh else model.take(but=endpoint, session=session)
                     if other is None:
                         self.ended_by = "cut"
                         return self._unreachable(model, endpoint, error)
@@ -392,6 +401,7 @@ class Exchange:
                 model=self.label,
                 replica=self._replica,
                 stream=self.streams,
+                queue_ms=round(self._queued * 1000, 2) if self._queued is not None else None,
                 ttft_ms=round(self._ttft * 1000, 2) if self._ttft is not None else None,
                 tokens_in=usage.tokens_in if usage is not None else None,
                 tokens_out=usage.tokens_out if usage is not None else None,

@@ -17,6 +17,15 @@ _HOP_BY_HOP: Final = (
     b"trailer",
     b"upgrade",
 )
+# Which pages may use the gateway is the gateway's to say: llama.cpp lets every origin in.
+_OF_CORS: Final = (
+    b"access-control-allow-credentials",
+    b"access-control-allow-headers",
+    b"access-control-allow-methods",
+    b"access-control-allow-origin",
+    b"access-control-expose-headers",
+    b"access-control-max-age",
+)
 _PERSISTENCE: Final = frozenset({b"close", b"keep-alive", b""})
 _DIGITS: Final = re.compile(rb"[0-9]{1,18}")
 _BARE_LF: Final = re.compile(rb"(?<!\r)\n")
@@ -47,8 +56,10 @@ class RequestHead:
         "length",
         "lines",
         "method",
+        "origin",
         "path",
         "request_id",
+        "session",
         "target",
         "x_api_key",
     )
@@ -70,6 +81,10 @@ class RequestHead:
         self.authorization: bytes | None = None
         self.x_api_key: bytes | None = None
         self.request_id: bytes | None = None
+        self.origin: bytes | None = None
+        """The web page's that asks."""
+        self.session: bytes | None = None
+        """What the client calls the conversation that this is part of."""
 
     @property
     def content_type(self) -> bytes | None:
@@ -159,6 +174,15 @@ def _take_x_api_key(head: RequestHead, value: bytes) -> None:
     head.x_api_key = value
 
 
+def _take_origin(head: RequestHead, value: bytes) -> None:
+    head.origin = value
+
+
+def _take_session(head: RequestHead, value: bytes) -> None:
+    head.session = value
+    head.lines.append(b"x-session-id: %b\r\n" % value)
+
+
 def _take_request_id(head: RequestHead, value: bytes) -> None:
     head.request_id = value
 
@@ -181,12 +205,15 @@ _OF_REQUESTS: Final[dict[bytes, Callable[[RequestHead, bytes], None]]] = {
     b"cookie": _drop,
     b"expect": _take_expect,
     b"host": _take_host,
+    b"origin": _take_origin,
     b"transfer-encoding": _take_transfer_encoding,
     b"x-api-key": _take_x_api_key,
     b"x-request-id": _take_request_id,
+    b"x-session-id": _take_session,
 }
 _OF_ANSWERS: Final[dict[bytes, Callable[[AnswerHead, bytes], None]]] = {
     **dict.fromkeys(_HOP_BY_HOP, _drop),
+    **dict.fromkeys(_OF_CORS, _drop),
     b"connection": _take_connection,
     b"content-length": _take_length,
     b"transfer-encoding": _take_transfer_encoding,

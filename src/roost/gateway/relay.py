@@ -41,6 +41,7 @@ class Relay:
 
     __slots__ = (
         "_api",
+        "_cors",
         "_data_seen",
         "_framing",
         "_head",
@@ -78,6 +79,7 @@ class Relay:
         http11: bool,
         keep_alive: bool,
         request_id: bytes,
+        cors: bytes,
         most_held: int,
         on_first_data: Callable[[], None],
     ) -> None:
@@ -88,6 +90,7 @@ class Relay:
         self._quoted = (b'"model":' + quoted, b'"model": ' + quoted)
         self._http11 = http11
         self._request_id = request_id
+        self._cors = cors
         self._most_held = most_held
         self.on_first_data = on_first_data
         self._head: AnswerHead | None = None
@@ -241,7 +244,7 @@ class Relay:
             out.append(b"connection: close\r\n")
         elif not self._http11:
             out.append(b"connection: keep-alive\r\n")
-        out.append(b"x-request-id: %b\r\n\r\n" % self._request_id)
+        out.append(b"%bx-request-id: %b\r\n\r\n" % (self._cors, self._request_id))
 
     def _say_framing(self, length: int | None) -> None:
         if length is not None:

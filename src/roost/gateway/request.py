@@ -19,6 +19,7 @@ class Request:
         "api",
         "arrived_at",
         "body",
+        "cors",
         "head",
         "held",
         "id",
@@ -36,6 +37,8 @@ class Request:
         """`None`: it is answered by the gateway itself."""
         self.key: bytes | None = None
         self.key_name: str | None = None
+        self.cors = b""
+        """Header lines for the web page that asks, if it is let in."""
         self.parts: list[bytes] = []
         self.size = 0
         """Bytes of the body that came."""

@@ -12,11 +12,13 @@ from typing import Final
 
 import msgspec
 
-from roost.errors import Conflict
+from roost.errors import Conflict, Unusable
 from roost.files import write_private
 from roost.gateway.accounts import Accounts, Log
+from roost.gateway.certificate import Certificate
 from roost.gateway.client import ClientConnection
 from roost.gateway.context import Context
+from roost.gateway.cors import Cors
 from roost.gateway.follower import Follower
 from roost.gateway.limits import Limits
 from roost.gateway.monitor import GatewayCollector, Monitor
@@ -38,6 +40,10 @@ class Options:
     port: int = 7480
     metrics_host: str = "127.0.0.1"
     metrics_port: int = 7490
+    tls: Certificate | None = None
+    """`None`: plain HTTP."""
+    cors_origins: tuple[str, ...] = ()
+    """Web pages that may use it, as `https://host`; `*`: all."""
     limits: Limits = field(default_factory=Limits)
 
 
@@ -52,7 +58,11 @@ class Gateway:
         self.log = Log(log_fd)
         self.table = RoutingTable(options.limits, loop.time, rng)
         self.context = Context(
-            limits=options.limits, table=self.table, accounts=Accounts(self.log), loop=loop
+            limits=options.limits,
+            table=self.table,
+            accounts=Accounts(self.log),
+            loop=loop,
+            cors=Cors(options.cors_origins) if options.cors_origins else None,
         )
         self.clients: set[ClientConnection] = set()
         self.follower = Follower(
@@ -78,6 +88,7 @@ class Gateway:
                 options.host,
                 options.port,
                 backlog=_BACKLOG,
+                ssl=None if options.tls is None else options.tls.context,
             ),
             options.host,
             options.port,
@@ -107,7 +118,8 @@ class Gateway:
             file,
             msgspec.json.encode(
                 {
-                    "gateway": f"http://{options.host}:{self.port}",
+                    "gateway": f"{'http' if options.tls is None else 'https'}://"
+                    f"{options.host}:{self.port}",
                     "metrics": f"http://{options.metrics_host}:{self.metrics_port}",
                 }
             ),
@@ -173,6 +185,17 @@ class Gateway:
         self.log.say("gateway.stopped")
         self.log.close()
 
+    def read_certificate(self) -> None:
+        """A renewed one counts for new connections; one that can't be used changes nothing."""
+        if self._options.tls is None:
+            return
+        try:
+            self._options.tls.read()
+        except Unusable as error:
+            self.log.say("gateway.certificate_refused", cause=error.message)
+        else:
+            self.log.say("gateway.certificate_read")
+
     def hurry(self) -> None:
         """What is in flight need not finish."""
         self._hurry = True
@@ -192,6 +215,7 @@ async def serve(options: Options) -> None:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, asked_to_stop)
+    loop.add_signal_handler(signal.SIGHUP, gateway.read_certificate)
     # What is here now stays for good: later collections need not look at it.
     gc.collect()
     gc.freeze()

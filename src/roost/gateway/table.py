@@ -4,14 +4,14 @@ import asyncio
 import hashlib
 import random
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 from roost.formats.routing import Route, RoutedModel, Snapshot
 from roost.gateway.engine import EngineConnection
 from roost.gateway.limits import Limits
 from roost.gateway.refusals import Refusal, no_such_model, unavailable
 from roost.reconcile.admission import Queue, Ticket
-from roost.reconcile.routing import HEALTHY, Version, less_loaded_of_two
+from roost.reconcile.routing import HEALTHY, Version, first_for, less_loaded_of_two
 
 Clock = Callable[[], float]
 
@@ -83,6 +83,13 @@ class Endpoint:
         self.close_idle(float("inf"))
 
 
+class Waiting(NamedTuple):
+    """Who waits for room on a model's replicas."""
+
+    turn: "asyncio.Future[Endpoint | Refusal]"
+    session: bytes | None
+
+
 class Model:
     """One model with its replicas and those who wait for room on them."""
 
@@ -92,7 +99,7 @@ class Model:
         self.endpoints: list[Endpoint] = []
         self.gone = False
         self.queue = Queue(size=routed.queue_size, max_wait_s=routed.queue_max_wait_s)
-        self.waiting: dict[Ticket, asyncio.Future[Endpoint | Refusal]] = {}
+        self.waiting: dict[Ticket, Waiting] = {}
         self._clock = clock
         self._rng = rng
 
@@ -121,8 +128,11 @@ class Model:
         self.endpoints = []
         self.pump()
 
-    def take(self, *, but: Endpoint | None = None) -> Endpoint | None:
-        """A replica with room, one more request in flight on it; `None`: there is none now."""
+    def take(self, *, but: Endpoint | None = None, session: bytes | None = None) -> Endpoint | None:
+        """A replica with room, one more request in flight on it; `None`: there is none now.
+
+        A session goes to the same replica as long as that has room: its cache holds what was said.
+        """
         now = self._clock()
         endpoints = [
             e for e in self.endpoints if e.has_room and e is not but and e.health.takes(now)
@@ -131,6 +141,8 @@ class Model:
             return None
         if len(endpoints) == 1:
             endpoint = endpoints[0]
+        elif session is not None:
+            endpoint = endpoints[first_for(session, [e.route.replica for e in endpoints])]
         else:
             loads = [e.in_flight for e in endpoints]
             endpoint = endpoints[less_loaded_of_two(loads, self._rng)]
@@ -155,7 +167,10 @@ class Model:
                 if not turned_away.done():
                     turned_away.set_result(reason)
             return
-        while (ticket := self.queue.first()) is not None and (endpoint := self.take()) is not None:
+        while (ticket := self.queue.first()) is not None:
+            endpoint = self.take(session=self.waiting[ticket].session)
+            if endpoint is None:
+                return
             future = self._out(ticket)
             if future.done():
                 endpoint.in_flight -= 1
@@ -164,14 +179,14 @@ class Model:
                 future.set_result(endpoint)
 
     def join(
-        self, loop: asyncio.AbstractEventLoop
+        self, loop: asyncio.AbstractEventLoop, session: bytes | None = None
     ) -> tuple[Ticket, "asyncio.Future[Endpoint | Refusal]"] | None:
         """A place in the queue and what comes of it; `None`: the queue is full."""
         ticket = self.queue.join(self._clock())
         if ticket is None:
             return None
         future: asyncio.Future[Endpoint | Refusal] = loop.create_future()
-        self.waiting[ticket] = future
+        self.waiting[ticket] = Waiting(future, session)
         return ticket, future
 
     def leave(self, ticket: Ticket) -> None:
@@ -181,7 +196,7 @@ class Model:
 
     def _out(self, ticket: Ticket) -> "asyncio.Future[Endpoint | Refusal]":
         self.queue.leave(ticket)
-        return self.waiting.pop(ticket)
+        return self.waiting.pop(ticket).turn
 
     def expire(self, refusal: Refusal) -> None:
         """Turn away those who have waited too long."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from hashlib import blake2b
 from typing import Final, Protocol
 
 FAILURES_TO_EJECT: Final = 3
@@ -26,6 +27,19 @@ def less_loaded_of_two(loads: Sequence[float], rng: Random) -> int:
     if second >= first:
         second += 1
     return second if loads[second] < loads[first] else first
+
+
+def first_for(session: bytes, replicas: Sequence[str]) -> int:
+    """The index of the replica that a session belongs to, whatever their order.
+
+    By the highest hash (rendezvous hashing): a replica that comes or goes moves only the sessions
+    that go to it or were its own.
+    """
+
+    def weight(index: int) -> bytes:
+        return blake2b(replicas[index].encode(), key=session[:64], digest_size=8).digest()
+
+    return max(range(len(replicas)), key=lambda index: (weight(index), replicas[index]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,12 +2,15 @@
 
 import asyncio
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import click
 import uvloop
 
 from roost.cli.client import default_directory
 from roost.errors import Unusable
+from roost.gateway.certificate import Certificate
+from roost.gateway.cors import ANY
 from roost.gateway.limits import Limits
 from roost.gateway.service import Options, serve
 
@@ -40,6 +43,15 @@ _PORT = click.IntRange(0, 65535)
     help="/metrics, /healthz and /readyz.",
 )
 @click.option("--workers", type=click.IntRange(1, 64), default=1, show_default=True)
+@click.option("--tls-cert", type=_PATH, help="Serve HTTPS: the certificate's chain, PEM.")
+@click.option("--tls-key", type=_PATH, help="Its key, PEM. SIGHUP reads both again.")
+@click.option(
+    "--cors-origin",
+    "cors_origins",
+    multiple=True,
+    metavar="ORIGIN",
+    help="A web page that may use it: https://HOST, or * for all. May be repeated.",
+)
 @click.option(
     "--max-body-mb",
     type=click.IntRange(1, 1024),
@@ -72,6 +84,9 @@ def gateway(
     metrics_host: str,
     metrics_port: int,
     workers: int,
+    tls_cert: Path | None,
+    tls_key: Path | None,
+    cors_origins: tuple[str, ...],
     max_body_mb: int,
     first_byte_s: float,
     drain_s: float,
@@ -99,9 +114,29 @@ def gateway(
         port=port,
         metrics_host=metrics_host,
         metrics_port=metrics_port,
+        tls=_certificate(tls_cert, tls_key),
+        cors_origins=tuple(map(_origin, cors_origins)),
         limits=Limits(
             body_bytes=max_body_mb * 1_000_000, first_byte_s=first_byte_s, drain_s=drain_s
         ),
     )
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(serve(options))
+
+
+def _certificate(certificate: Path | None, key: Path | None) -> Certificate | None:
+    if certificate is None and key is None:
+        return None
+    if certificate is None or key is None:
+        raise Unusable("--tls-cert and --tls-key go together", hint="give both, or neither")
+    return Certificate(certificate, key)
+
+
+def _origin(given: str) -> str:
+    parts = urlsplit(given)
+    plain = parts.scheme in ("http", "https") and parts.netloc and parts.path in ("", "/")
+    if given != ANY and not (plain and "@" not in given and not parts.query + parts.fragment):
+        raise Unusable(
+            f"--cors-origin {given} is no origin", hint="https://HOST or https://HOST:PORT, or *"
+        )
+    return given
