@@ -131,7 +131,7 @@ def test_it_loads_serves_with_its_key_and_ends_with_0_also_with_a_request_in_fli
     spec = replace(shard(), port=free_port())
     site = Site(program=PROGRAM, source=str(small_model()), threads=1)
     argv = adapter(Engine.LLAMA_CPP).argv(spec, site)
-    env = {**os.environ, **adapter(Engine.LLAMA_CPP).env(spec)}
+    env = {**os.environ, **adapter(Engine.LLAMA_CPP).env(spec, site)}
     process = subprocess.Popen(argv, env=env, stderr=subprocess.DEVNULL)
     try:
         seen: list[int | None] = []

@@ -15,10 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.node import shard
-from roost.agent import logs, models, programs
+from roost.agent import logs, models
 from roost.agent.backoff import Backoff
 from roost.agent.directory import Credential, Directory
 from roost.agent.membership import Invitation, Membership
+from roost.agent.programs import Programs
 from roost.agent.server import Server
 from roost.agent.supervise import log as engine_log
 from roost.agent.supervise import process, procfs
@@ -26,7 +27,7 @@ from roost.agent.supervise.kept import Kept, Shelf, file_stem
 from roost.agent.supervise.log import Log
 from roost.agent.supervise.probe import parse_load
 from roost.agent.supervise.process import Mark, environment
-from roost.domain.profile import MetricNames
+from roost.domain.profile import Engine, MetricNames
 from roost.domain.replica import Desired, Load
 from roost.errors import Conflict, Unavailable, Unusable
 from roost.files import write_private
@@ -387,15 +388,53 @@ def test_a_real_llama_server_is_preferred_to_the_launcher(tmp_path: Path) -> Non
     real = tmp_path / "llama-server"
     real.write_text("#!/bin/sh\n")
     real.chmod(0o755)
-    env = {"PATH": str(tmp_path)}
-    assert programs.llama_server(None, env) == (str(real),)
-    assert programs.llama_server(None, {"PATH": "/nowhere"})[-2:] == (
-        "-m",
-        "roost.agent.llama_server",
-    )
+    here = Programs(env={"PATH": str(tmp_path)})
+    assert here.start_of(Engine.LLAMA_CPP) == (str(real),)
+    elsewhere = Programs(env={"PATH": "/nowhere"})
+    assert elsewhere.start_of(Engine.LLAMA_CPP)[-2:] == ("-m", "roost.agent.llama_server")
+
+
+@pytest.mark.parametrize(
+    ("engine", "option"),
+    [
+        (Engine.LLAMA_CPP, "llama_server"),
+        (Engine.VLLM, "vllm"),
+        (Engine.SGLANG, "sglang"),
+    ],
+)
+def test_a_program_that_is_named_is_used_or_said_to_be_none(
+    tmp_path: Path, engine: Engine, option: str
+) -> None:
+    program = tmp_path / "program"
+    named = Programs(env={"PATH": "/nowhere"}, **{option: program})  # type: ignore[arg-type]
     with pytest.raises(Unavailable, match="is not a program that can be run"):
-        programs.llama_server(tmp_path / "other", env)
-    assert programs.installed(tmp_path / "other", env)[0] == frozenset()
+        named.start_of(engine)
+    found, problems = named.installed()
+    assert engine.value not in found
+    (problem,) = problems
+    assert f"--{option.replace('_', '-')} {program} is not" in problem
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    assert named.start_of(engine) == (str(program),)
+    assert engine.value in named.installed()[0]
+    assert named.installed()[1] == []
+
+
+def test_an_engine_that_is_not_here_is_missing_without_a_word_and_says_how_to_get_it() -> None:
+    bare = Programs(env={"PATH": "/nowhere"})
+    assert bare.installed() == (frozenset({"llama.cpp"}), [])
+    for engine in (Engine.VLLM, Engine.SGLANG):
+        with pytest.raises(Unavailable, match="this node has no") as missing:
+            bare.start_of(engine)
+        assert missing.value.hint
+
+
+def test_vllm_is_found_on_the_path(tmp_path: Path) -> None:
+    (tmp_path / "vllm").write_text("#!/bin/sh\n")
+    (tmp_path / "vllm").chmod(0o755)
+    here = Programs(env={"PATH": str(tmp_path)})
+    assert here.start_of(Engine.VLLM) == (str(tmp_path / "vllm"),)
+    assert "vllm" in here.installed()[0]
 
 
 # -- retries -----------------------------------------------------------------------------------------

@@ -32,8 +32,9 @@ from roost.agent.facts import nvml
 from roost.agent.facts.gpus import Reader
 from roost.agent.facts.read import Asked, read
 from roost.agent.facts.remembered import Memory
+from roost.agent.programs import Programs
 place, gpus = Path(sys.argv[1]), int(sys.argv[3])
-asked = Asked(env=os.environ, model_directories=(place / "models", Path("/dev/shm")))
+asked = Asked(programs=Programs(env=os.environ), model_directories=(place / "models", Path("/dev/shm")))
 library = None
 if gpus:
     from roost.testing.fake_nvml import stand_in

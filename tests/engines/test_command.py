@@ -68,9 +68,10 @@ def test_braces_that_stand_for_nothing_stay() -> None:
 
 def test_the_environment_has_the_key_and_no_card_unless_one_is_given() -> None:
     env = {"X": "1", "CUDA_VISIBLE_DEVICES": "7", "ROOST_ENGINE_API_KEY": "mine"}
-    assert COMMAND.env(with_profile(env=env)) == {
+    assert COMMAND.env(with_profile(env=env), site()) == {
         "X": "1",
         "ROOST_ENGINE_API_KEY": "very-secret",
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         "CUDA_VISIBLE_DEVICES": "",
     }
     assert "very-secret" not in " ".join(COMMAND.argv(SPEC, site()))
@@ -84,7 +85,7 @@ def test_cards_are_shown_and_filled_in_by_uuid_or_by_index(
         gpu_class=GpuClass("rtx-4090"), gpus_per_node=2, command=("run", "{gpus}"), args=()
     )
     spec = replace(spec, gpus=(1, 3), gpu_uuids=uuids)
-    assert COMMAND.env(spec)["CUDA_VISIBLE_DEVICES"] == expected
+    assert COMMAND.env(spec, site())["CUDA_VISIBLE_DEVICES"] == expected
     assert COMMAND.argv(spec, site()) == ("run", expected)
 
 

@@ -10,7 +10,6 @@ from roost.domain.profile import Engine, Profile, ProfileName
 from roost.domain.replica import PlacementId, ShardSpec
 from roost.engines import adapter
 from roost.engines.adapter import Exit, Site
-from roost.errors import Unavailable
 from roost.reconcile.supervise import Health
 
 DATA = Path(__file__).parents[1] / "data" / "engines"
@@ -79,15 +78,20 @@ def test_a_profile_with_a_card_puts_all_layers_on_it_and_shows_no_other() -> Non
         gpu_uuids=("GPU-3",),
     )
     assert line(spec).endswith("-ngl 999")
-    assert LLAMA.env(spec)["CUDA_VISIBLE_DEVICES"] == "GPU-3"
-    assert LLAMA.env(replace(spec, gpu_uuids=()))["CUDA_VISIBLE_DEVICES"] == "3"
+    assert LLAMA.env(spec, SITE)["CUDA_VISIBLE_DEVICES"] == "GPU-3"
+    assert LLAMA.env(replace(spec, gpu_uuids=()), SITE)["CUDA_VISIBLE_DEVICES"] == "3"
 
 
 def test_the_key_is_in_the_environment_and_nowhere_else() -> None:
     assert "very-secret" not in line(SPEC)
     assert "very-secret" not in repr(SPEC)
-    env = LLAMA.env(with_profile(env={"LLAMA_API_KEY": "mine", "X": "1"}))
-    assert env == {"LLAMA_API_KEY": "very-secret", "X": "1", "CUDA_VISIBLE_DEVICES": ""}
+    env = LLAMA.env(with_profile(env={"LLAMA_API_KEY": "mine", "X": "1"}), SITE)
+    assert env == {
+        "LLAMA_API_KEY": "very-secret",
+        "X": "1",
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        "CUDA_VISIBLE_DEVICES": "",
+    }
 
 
 @pytest.mark.parametrize(
@@ -197,9 +201,3 @@ def test_a_cause_holds_no_key_and_no_control_characters_and_is_short() -> None:
     assert "very-secret" not in cause
     assert cause.isprintable()
     assert len(cause) < 400
-
-
-@pytest.mark.parametrize("engine", [Engine.VLLM, Engine.SGLANG])
-def test_an_engine_without_an_adapter_is_named(engine: Engine) -> None:
-    with pytest.raises(Unavailable, match=f"no adapter for {engine} yet"):
-        adapter(engine)

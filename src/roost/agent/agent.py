@@ -14,7 +14,6 @@ from typing import Any, Final
 import httpx2
 import structlog
 
-from roost.agent import programs
 from roost.agent.asking import Asking
 from roost.agent.backoff import Backoff
 from roost.agent.copied import Copied
@@ -277,10 +276,7 @@ class Agent:
         return time.monotonic() + self._clock_offset
 
     def _program(self, engine: Engine) -> tuple[str, ...]:
-        asked = self._options.asked
-        return programs.start_of(
-            engine, llama=asked.llama_server, allow_command=asked.allow_command, env=os.environ
-        )
+        return self._options.asked.programs.start_of(engine)
 
     def _tools(self, http: httpx2.AsyncClient) -> Tools:
         return Tools(

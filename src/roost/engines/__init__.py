@@ -4,17 +4,17 @@ from roost.domain.profile import Engine
 from roost.engines.adapter import Adapter
 from roost.engines.command import Command
 from roost.engines.llama_cpp import LlamaCpp
-from roost.errors import Unavailable
+from roost.engines.sglang import Sglang
+from roost.engines.vllm import Vllm
 
 _ADAPTERS: dict[Engine, Adapter] = {
     Engine.LLAMA_CPP: LlamaCpp(),
+    Engine.VLLM: Vllm(),
+    Engine.SGLANG: Sglang(),
     Engine.COMMAND: Command(),
 }
 
 
 def adapter(engine: Engine) -> Adapter:
     """How to run `engine`."""
-    try:
-        return _ADAPTERS[engine]
-    except KeyError:
-        raise Unavailable(f"this agent has no adapter for {engine} yet") from None
+    return _ADAPTERS[engine]

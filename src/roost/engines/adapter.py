@@ -21,6 +21,8 @@ class Site:
     """The model's absolute path; `OWNER/NAME` for an engine that downloads; empty where the profile
     names no source.
     """
+    interface: str | None = None
+    """The network interface that has the node's address; `None`: not known."""
     threads: int | None = None
     """CPUs this agent may use; `None`: not known, the engine decides."""
 
@@ -48,12 +50,12 @@ class Adapter(Protocol):
         """The command line; holds no secret."""
         ...
 
-    def env(self, spec: ShardSpec) -> Mapping[str, str]:
+    def env(self, spec: ShardSpec, site: Site) -> Mapping[str, str]:
         """What the engine needs in its environment, its key among it."""
         ...
 
-    def health_path(self, spec: ShardSpec) -> str:
-        """Where it says how it is."""
+    def health_path(self, spec: ShardSpec) -> str | None:
+        """Where it says how it is; `None`: this rank answers nobody, and is well while it lives."""
         ...
 
     def health(self, status: int, body: bytes) -> Health:
@@ -71,8 +73,3 @@ class Adapter(Protocol):
     def ended(self, exit_: Exit, spec: ShardSpec) -> Ended:
         """Why it ended, by what it wrote and how it exited."""
         ...
-
-
-def cards(spec: ShardSpec) -> str:
-    """The shard's cards as `CUDA_VISIBLE_DEVICES` wants them; empty: none."""
-    return ",".join(spec.gpu_uuids or (str(index) for index in spec.gpus))

@@ -6,7 +6,8 @@ from typing import Final
 
 from roost.domain.profile import Engine, MetricNames
 from roost.domain.replica import ShardSpec
-from roost.engines.adapter import Exit, Site, cards
+from roost.engines.adapter import Exit, Site
+from roost.engines.devices import cards, visible
 from roost.engines.exits import Rule, ended_by
 from roost.reconcile.supervise import Ended, Health
 
@@ -36,12 +37,13 @@ class Command:
         # Unknown braces stay: the catalog's rules have refused those that look like a placeholder.
         return tuple(_PLACEHOLDER.sub(lambda m: known.get(m[1], m[0]), word) for word in words)
 
-    def env(self, spec: ShardSpec) -> Mapping[str, str]:
+    def env(self, spec: ShardSpec, site: Site) -> Mapping[str, str]:
         """The key, and exactly the cards that are this shard's."""
+        del site
         return {
             **spec.profile.env,
             "ROOST_ENGINE_API_KEY": spec.key,
-            "CUDA_VISIBLE_DEVICES": cards(spec),
+            **visible(spec),
         }
 
     def health_path(self, spec: ShardSpec) -> str:

@@ -12,7 +12,8 @@ from typing import Final
 
 from roost.domain.profile import Engine, MetricNames
 from roost.domain.replica import ShardSpec
-from roost.engines.adapter import Exit, Site, cards
+from roost.engines.adapter import Exit, Site
+from roost.engines.devices import visible
 from roost.engines.exits import Rule, ended_by
 from roost.reconcile.supervise import Ended, Health
 
@@ -64,13 +65,14 @@ class LlamaCpp:
                 own += [flag, value]
         return (*site.program, *own, *spec.profile.args)
 
-    def env(self, spec: ShardSpec) -> Mapping[str, str]:
+    def env(self, spec: ShardSpec, site: Site) -> Mapping[str, str]:
         """The key, and exactly the cards that are this shard's."""
+        del site
         # Roost's own come last: a profile's env must not open the engine or show it other cards.
         return {
             **spec.profile.env,
             "LLAMA_API_KEY": spec.key,
-            "CUDA_VISIBLE_DEVICES": cards(spec),
+            **visible(spec),
         }
 
     def health_path(self, spec: ShardSpec) -> str:

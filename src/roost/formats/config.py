@@ -167,6 +167,8 @@ _OPTIONS: Final[Mapping[str, tuple[str, Callable[[Any, Path], Any]]]] = {
     "labels": ("labels", _labels),
     "allow_command": ("allow_command", _switch),
     "llama_server": ("llama_server", _path),
+    "vllm": ("vllm", _path),
+    "sglang": ("sglang", _path),
     "host": ("host", _text),
     "port_range": ("port_range", _text),
     "fabrics": ("fabrics", _fabrics),

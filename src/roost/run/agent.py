@@ -18,6 +18,7 @@ from roost.agent.facts import Asked, ports, read
 from roost.agent.facts.gpu_sources import Sources
 from roost.agent.facts.gpus import Reader
 from roost.agent.facts.host import host_name
+from roost.agent.programs import Programs
 from roost.domain.node import OWN_LABELS, Facts, Filesystem, Node, NodeName
 from roost.domain.units import has_gb
 from roost.errors import Unusable
@@ -109,6 +110,10 @@ def _machine_options(command: Callable[..., None]) -> Callable[..., None]:
 @click.option(
     "--llama-server", type=_PATH, help="llama.cpp's server. Default: the one on the PATH."
 )
+@click.option("--vllm", type=_PATH, help="vLLM's program. Default: the one on the PATH.")
+@click.option(
+    "--sglang", type=_PATH, help="A Python that has SGLang. Default: the agent's, if it does."
+)
 @click.option("--host", default="127.0.0.1", show_default=True, help="Where engines listen.")
 @click.option("--port-range", metavar="FIRST-LAST", help="Ports that engines may use.")
 @_machine_options
@@ -125,6 +130,8 @@ def agent(
     labels: tuple[str, ...],
     allow_command: bool,
     llama_server: Path | None,
+    vllm: Path | None,
+    sglang: Path | None,
     host: str,
     port_range: str | None,
     root: Path | None,
@@ -148,9 +155,13 @@ def agent(
         Asked(
             labels=_labels(labels),
             model_directories=tuple(path.absolute() for path in model_dirs),
-            llama_server=llama_server,
-            allow_command=allow_command,
-            env=os.environ,
+            programs=Programs(
+                llama_server=llama_server,
+                vllm=vllm,
+                sglang=sglang,
+                allow_command=allow_command,
+                env=os.environ,
+            ),
         ),
         Sources(
             root=root or Path("/"),

@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from roost.agent import programs
 from roost.agent.facts import gpus, host, infiniband
 from roost.agent.facts.gpu_sources import Sources
 from roost.agent.facts.processes import Ours
+from roost.agent.programs import Programs
 from roost.domain.node import Facts
 
 T = TypeVar("T")
@@ -21,10 +21,7 @@ class Asked:
     root: Path = Path("/")
     labels: Mapping[str, str] = field(default_factory=dict)
     model_directories: tuple[Path, ...] = ()
-    llama_server: Path | None = None
-    allow_command: bool = False
-    """Engine `command` may be run here: any program that a catalog names."""
-    env: Mapping[str, str] = field(default_factory=dict)
+    programs: Programs = field(default_factory=Programs)
     gpus: Sources = field(default_factory=Sources)
     fabrics: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """RDMA adapters by the name of their fabric: names or globs."""
@@ -62,12 +59,7 @@ def read(
         # The operator's own labels win.
         labels={**found.labels, **gpus.labels(found_gpus.gpus), **asked.labels},
         memory_bytes=found.memory_bytes,
-        engines=tried(
-            "engines",
-            lambda: programs.installed(
-                asked.llama_server, asked.env, allow_command=asked.allow_command
-            ),
-        ),
+        engines=tried("engines", asked.programs.installed),
         gpus=found_gpus.gpus,
         fabrics=fabrics,
         storage=found.storage,

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from roost.agent import models
+from roost.agent.interfaces import interface_of
 from roost.agent.supervise import process
 from roost.agent.supervise.process import Mark
 from roost.agent.supervise.tools import Tools
@@ -34,8 +35,13 @@ def command_line(spec: ShardSpec, tools: Tools, mark: Mark) -> CommandLine:
         tools.exists,
         downloads=engine.downloads,
     )
-    site = Site(program=program, source=source, threads=tools.threads)
+    site = Site(
+        program=program,
+        source=source,
+        threads=tools.threads,
+        interface=interface_of(spec.host) if spec.peers else None,
+    )
     return CommandLine(
         argv=engine.argv(spec, site),
-        env=process.environment(tools.env, engine.env(spec), mark),
+        env=process.environment(tools.env, engine.env(spec, site), mark),
     )

@@ -32,7 +32,11 @@ def client() -> httpx2.AsyncClient:
 
 async def health(http: httpx2.AsyncClient, adapter: Adapter, spec: ShardSpec) -> Health:
     """What the engine says of itself, or what its silence means."""
-    url = f"{_base(spec)}{adapter.health_path(spec)}"
+    path = adapter.health_path(spec)
+    if path is None:
+        # Whoever asks has seen the process live.
+        return Health.READY
+    url = f"{_base(spec)}{path}"
     try:
         status, body = await _get(http, url, spec, within_s=HEALTH_TIMEOUT_S)
     except httpx2.ConnectError:
