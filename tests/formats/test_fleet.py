@@ -205,6 +205,12 @@ def test_broken_json_is_said_to_be_json_that_is_broken() -> None:
     assert problem.startswith("fleet.json: is not JSON: ")
 
 
+@pytest.mark.parametrize("filename", ["fleet.json", "fleet.yaml"])
+def test_json_that_is_nested_without_end_is_a_problem_of_the_file(filename: str) -> None:
+    (problem,) = problems('{"nodes":' + "[" * 5000 + "]" * 5000 + "}", filename)
+    assert problem == f"{filename}: is nested too deeply"
+
+
 def test_a_gpu_is_accepted_where_the_node_reports_none() -> None:
     fleet = read("nodes: [{name: a, gpus: null}]\nallocations: [{replica: x, node: a, gpus: [7]}]")
     assert fleet.allocations[0].gpus == (7,)

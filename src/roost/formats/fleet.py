@@ -58,6 +58,8 @@ def _load(text: str, filename: str) -> tuple[object, YamlSource | None]:
         except msgspec.DecodeError as error:
             if filename.endswith(".json") or len(text) > _LINES_UP_TO:
                 raise _unusable([f"{filename}: is not JSON: {error}"], filename) from None
+        except RecursionError:
+            raise _unusable([f"{filename}: is nested too deeply"], filename) from None
     source = YamlSource(text, filename=filename)
     return source.value, source
 
