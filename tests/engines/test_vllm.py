@@ -227,6 +227,26 @@ def test_an_older_versions_kv_gauge_is_read_too_and_several_engines_are_summed()
         ),
         (
             1,
+            (
+                "pydantic_core._pydantic_core.ValidationError: 1 validation error for ModelConfig\n"
+                "  Value error, Invalid repository ID or local directory specified: '/models/x'.\n"
+                "    For further information visit https://errors.pydantic.dev/2.14/v/value_error\n"
+            ),
+            "exit status 1: org/coder is no model that vLLM can load",
+            False,
+        ),
+        (
+            1,
+            (
+                "pydantic_core._pydantic_core.ValidationError: 1 validation error for ModelConfig\n"
+                "  Value error, User-specified max_model_len (4096) is greater than 2048.\n"
+                "    For further information visit https://errors.pydantic.dev/2.14/v/value_error\n"
+            ),
+            "exit status 1: User-specified max_model_len (4096) is greater than 2048.",
+            False,
+        ),
+        (
+            1,
             "ValueError: invalid literal for int() with base 10: 'GPU-52a3a85d-3c55-ca3a'\n",
             (
                 "exit status 1: this version of vLLM takes no cards by uuid: install a newer one "
@@ -250,6 +270,16 @@ def test_an_older_versions_kv_gauge_is_read_too_and_several_engines_are_summed()
             1,
             f"ValueError: something with {KEY} in it\nRuntimeError: Engine core init failed\n",
             "exit status 1: ValueError: something with *** in it",
+            False,
+        ),
+        (
+            0,
+            (
+                "(Worker pid=7) ERROR 12-01 04:18:03 [multiproc_executor.py:1063] "
+                "RuntimeError: head size 32 is not supported\n"
+                "nanobind: leaked 2 instances!\n"
+            ),
+            "ended by itself with exit status 0: RuntimeError: head size 32 is not supported",
             False,
         ),
         (-9, "RuntimeError: CUDA out of memory.\n", "killed by SIGKILL: ", False),

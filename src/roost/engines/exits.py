@@ -37,13 +37,13 @@ def ended_by(exit_: Exit, rules: Iterable[Rule], *, clean: Callable[[str], str])
     """
     how = describe_status(exit_.status)
     lines = [printable(clean(line)).strip() for line in exit_.log.splitlines()]
-    if exit_.status is None or exit_.status > 0:
+    if exit_.status is None or exit_.status >= 0:
         for rule in rules:
             for line in lines:
                 if found := rule.pattern.search(line):
                     said = shortened(rule.sentence(found))
                     return Ended(cause=f"{how}: {said}", port_taken=rule.port_taken)
-    elif exit_.status < 0:
+    else:
         return Ended(cause=how)
     last = next((line for line in reversed(lines) if line), None)
     if last is None:

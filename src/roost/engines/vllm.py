@@ -156,6 +156,7 @@ def _rules(spec: ShardSpec) -> tuple[Rule, ...]:
         Rule(
             pattern=re.compile(
                 r"Repo id must be|HFValidationError|does not appear to have a file named|"
+                r"Invalid repository ID or local directory|"
                 r"is not a local folder and is not a valid model identifier"
             ),
             sentence=lambda _: f"{model} is no model that vLLM can load",
@@ -172,7 +173,11 @@ def _rules(spec: ShardSpec) -> tuple[Rule, ...]:
             sentence=lambda _: "vLLM sees no GPU: its driver or its build does not fit this node",
         ),
         Rule(
-            pattern=re.compile(r"^((?:\w+\.)*(?:ValueError|OSError|RuntimeError|ImportError): .+)"),
-            sentence=lambda m: m[1],
+            # The second is how it refuses its own arguments, indented, by pydantic.
+            pattern=re.compile(
+                r"^((?:\w+\.)*(?:ValueError|OSError|RuntimeError|ImportError): .+)|"
+                r"^ *Value error, (.+)"
+            ),
+            sentence=lambda m: m[1] or m[2],
         ),
     )
