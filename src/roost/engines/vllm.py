@@ -96,7 +96,7 @@ def _group(spec: ShardSpec) -> list[str]:
         raise Unavailable(
             f"{spec.replica} runs on {spec.profile.nodes} nodes, and the server does not say "
             "where the others are",
-            hint="the server is older than this agent: upgrade it",
+            hint="this version of Roost places such replicas, and does not run them yet",
         )
     return [
         *("--distributed-executor-backend", "mp"),
