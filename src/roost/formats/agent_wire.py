@@ -6,12 +6,13 @@ may be a version older or newer.
 """
 
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from roost.domain.node import Facts
-from roost.domain.replica import Desired, ObservedShard
+from roost.domain.profile import Engine
+from roost.domain.replica import Desired, ObservedShard, ReplicaState
 
 PROTOCOL: Final = 1
 MAX_REPORT_BYTES: Final = 1_000_000
@@ -111,8 +112,38 @@ class Problem:
 encode: Final = msgspec.json.encode
 decode_join: Final = msgspec.json.Decoder(Join).decode
 decode_joined: Final = msgspec.json.Decoder(Joined).decode
-decode_report: Final = msgspec.json.Decoder(Report).decode
 decode_reported: Final = msgspec.json.Decoder(Reported).decode
 decode_desired: Final = msgspec.json.Decoder(Desired).decode
 decode_orders: Final = msgspec.json.Decoder(Orders).decode
 decode_problem: Final = msgspec.json.Decoder(Problem).decode
+
+_decode_report: Final = msgspec.json.Decoder(Report).decode
+
+
+def decode_report(body: bytes) -> Report:
+    """A report; raises `msgspec.DecodeError` of what is none.
+
+    A word that only a newer agent knows must not silence its node: a shard in an unknown state
+    exists and is not known to answer, and an engine of an unknown kind can't be adopted.
+    """
+    try:
+        return _decode_report(body)
+    except msgspec.ValidationError:
+        return msgspec.convert(_in_known_words(msgspec.json.decode(body)), Report)
+
+
+def _in_known_words(report: Any) -> Any:
+    shards = report.get("shards") if isinstance(report, dict) else None
+    for shard in shards if isinstance(shards, list) else ():
+        if not isinstance(shard, dict):
+            continue
+        if isinstance(shard.get("state"), str) and shard["state"] not in _STATES:
+            shard["state"] = ReplicaState.STARTING
+        match shard.get("spec"):
+            case {"profile": {"engine": str(engine)}} if engine not in _ENGINES:
+                shard["spec"] = None
+    return report
+
+
+_STATES: Final = frozenset(state.value for state in ReplicaState)
+_ENGINES: Final = frozenset(engine.value for engine in Engine)
