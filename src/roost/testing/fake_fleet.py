@@ -52,6 +52,8 @@ class _Shard:
     since: float
     state: ReplicaState = ReplicaState.READY
     cause: str | None = None
+    known: bool = True
+    """It is in the desired state; else an orphan, left running and reported with its spec."""
     engine: FakeEngine | None = None
     listener: asyncio.Server | None = None
 
@@ -91,7 +93,13 @@ class _Shard:
             port_taken=self.state is ReplicaState.FAILED,
             slots=None if self.engine is None else self.engine.asked.slots,
             load=load,
+            spec=None if self.known else self.spec,
         )
+
+    def moved(self, spec: ShardSpec) -> bool:
+        """Whether it is to listen elsewhere now; what runs stays where it is, as real ones do."""
+        elsewhere = (spec.host, spec.port) != (self.spec.host, self.spec.port)
+        return self.state is ReplicaState.FAILED and elsewhere
 
 
 @dataclass(kw_only=True)
@@ -182,17 +190,16 @@ class FakeNode:
     async def _apply(self, desired: Desired) -> None:
         for spec in desired.run:
             before = self._shards.get(spec.placement)
-            if before is not None and before.spec == spec:
-                continue
-            if before is not None:
-                before.stop()
-            shard = self._shards[spec.placement] = _Shard(spec=spec, since=time.time())
-            await shard.start()
+            if before is None or before.moved(spec):
+                shard = self._shards[spec.placement] = _Shard(spec=spec, since=time.time())
+                await shard.start()
         wanted = {spec.placement for spec in desired.run}
-        for placement in [*self._shards]:
+        for placement, shard in [*self._shards.items()]:
+            shard.known = placement in wanted or placement in desired.stop
             if placement in desired.stop:
-                self._shards[placement].stop()
-            elif placement not in wanted:
+                shard.stop()
+            elif shard.state is ReplicaState.STOPPED:
+                # Its tombstone is gone, and nothing of it is kept.
                 del self._shards[placement]
 
 
