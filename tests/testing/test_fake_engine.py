@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import httpx2
+import pytest
 
 KEY = {"Authorization": "Bearer k"}
 
@@ -126,5 +127,82 @@ def test_it_says_503_while_it_loads_and_ends_as_it_is_told(tmp_path: Path) -> No
                 assert (await http.get("/health")).status_code == 503
             async with asyncio.timeout(60):
                 assert await process.wait() == 7
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("status", [400, 401, 404, 429, 500, 503])
+def test_it_answers_so_many_requests_with_an_error(tmp_path: Path, status: int) -> None:
+    async def story() -> None:
+        knobs = ("--answer-status", str(status), "--answer-times", "2")
+        async with (
+            engine(tmp_path, *knobs) as (url, _),
+            httpx2.AsyncClient(base_url=url, timeout=60) as http,
+        ):
+            body = {"messages": [], "max_tokens": 1}
+            ask = [
+                await http.post("/v1/chat/completions", json=body, headers=KEY) for _ in range(3)
+            ]
+            assert [one.status_code for one in ask] == [status, status, 200]
+            assert ask[0].json()["error"]["message"]
+
+    asyncio.run(story())
+
+
+def test_it_breaks_a_stream_off_without_an_end(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with (
+            engine(tmp_path, "--cut-after", "2") as (url, _),
+            httpx2.AsyncClient(base_url=url, timeout=60) as http,
+        ):
+            body = {"prompt": "", "max_tokens": 9, "stream": True}
+            came = b""
+
+            async def read() -> None:
+                nonlocal came
+                async with http.stream("POST", "/v1/completions", json=body, headers=KEY) as answer:
+                    async for part in answer.aiter_raw():
+                        came += part
+
+            with pytest.raises(httpx2.RemoteProtocolError):
+                await read()
+            assert came.count(b"data:") == 2
+            assert b"[DONE]" not in came
+
+    asyncio.run(story())
+
+
+def test_beyond_its_queue_it_is_busy(tmp_path: Path) -> None:
+    async def story() -> None:
+        knobs = ("--slots", "1", "--queue", "0", "--tokens-per-s", "5")
+        async with (
+            engine(tmp_path, *knobs) as (url, _),
+            httpx2.AsyncClient(base_url=url, timeout=60) as http,
+        ):
+            body = {"messages": [], "max_tokens": 1000}
+            first = asyncio.create_task(http.post("/v1/chat/completions", json=body, headers=KEY))
+            async with asyncio.timeout(60):
+                while (await http.get("/fake")).json()["running"] < 1:  # noqa: ASYNC110 - its own count
+                    await asyncio.sleep(0.02)
+            second = await http.post("/v1/chat/completions", json=body, headers=KEY)
+            assert second.status_code == 503
+            first.cancel()
+            await asyncio.gather(first, return_exceptions=True)
+
+    asyncio.run(story())
+
+
+def test_it_embeds_where_it_is_to(tmp_path: Path) -> None:
+    async def story() -> None:
+        for knobs, status in (((), 501), (("--embeddings",), 200)):
+            async with (
+                engine(tmp_path, *knobs) as (url, _),
+                httpx2.AsyncClient(base_url=url, timeout=60) as http,
+            ):
+                body = {"input": "one two"}
+                got = await http.post("/v1/embeddings", json=body, headers=KEY)
+                assert got.status_code == status
+            (tmp_path / "port").unlink()
+        assert len(got.json()["data"][0]["embedding"]) > 1
 
     asyncio.run(story())
