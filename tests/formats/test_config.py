@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from roost.domain.profile import Engine, MetricNames
 from roost.errors import Unusable
 from roost.formats import config
 
@@ -55,8 +56,8 @@ def test_relative_paths_start_at_the_file() -> None:
         ("[agent]\nfabrik = {}\n", "[agent]: unknown key fabrik; did you mean fabrics?"),
         ("[agent]\nmodel-dirs = []\n", "[agent]: unknown key model-dirs; did you mean model_dirs?"),
         ("[agnet]\n", "unknown section [agnet]; did you mean agent?"),
-        ("[gateway]\n", "unknown section [gateway]; known: agent"),
-        ('server = "http://s:7400"\n', "unknown server; known: agent"),
+        ("[gateway]\n", "unknown section [gateway]; known: agent, metrics"),
+        ('server = "http://s:7400"\n', "unknown server; known: agent, metrics"),
         ("agent = 1\n", "agent must be a section, [agent]"),
         (
             '[agent]\njoin = "rjt-1"\n',
@@ -133,3 +134,44 @@ def test_the_page_shows_every_key_and_its_example_is_read() -> None:
     example = page.split("```toml\n")[1].split("```")[0]
     assert len(said(example)) == 7
     assert [key for key in config.KEYS if f"| `{key}` |" not in page] == []
+
+
+def metrics(text: str) -> dict[Engine, MetricNames]:
+    return config.parse_metrics(text, path=HERE)
+
+
+def test_the_names_of_engines_metrics_are_read_by_engine() -> None:
+    text = '[metrics.vllm]\nrunning = ["a", "b"]\n[metrics."llama.cpp"]\npath = "/m"\n'
+    assert metrics(text) == {
+        Engine.VLLM: MetricNames(running=("a", "b")),
+        Engine.LLAMA_CPP: MetricNames(path="/m"),
+    }
+    assert metrics('[agent]\nname = "a"\n') == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("metrics = 3", "metrics must be a section, [metrics]"),
+        ("[metrics]\nvllm = 3", "[metrics] vllm must be a section, [metrics.vllm]"),
+        ("[metrics.vlm]", "unknown engine vlm; did you mean vllm?"),
+        ("[metrics.vllm]\nruning = []", "unknown key runing; did you mean running?"),
+        ("[metrics.vllm]\nrunning = 'a'", "running must be a list of names"),
+        ("[metrics.vllm]\nrunning = ['']", "running must be a list of names"),
+        ("[metrics.vllm]\npath = 'metrics'", "path must be a path that begins with /"),
+    ],
+)
+def test_what_is_no_mapping_of_metrics_is_named(text: str, problem: str) -> None:
+    with pytest.raises(Unusable) as refused:
+        metrics(text)
+    assert problem in refused.value.message
+
+
+def test_a_later_file_wins_engine_by_engine(tmp_path: Path) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    one.write_text('[metrics.vllm]\nrunning = ["a"]\n[metrics.sglang]\nrunning = ["b"]\n')
+    two.write_text('[metrics.vllm]\nrunning = ["c"]\n')
+    assert config.read_metrics(one, two, tmp_path / "none") == {
+        Engine.VLLM: MetricNames(running=("c",)),
+        Engine.SGLANG: MetricNames(running=("b",)),
+    }

@@ -6,7 +6,7 @@ from typing import NewType
 
 from roost.domain.allocation import ReplicaName
 from roost.domain.model import ModelName
-from roost.domain.profile import Profile
+from roost.domain.profile import MetricNames, Profile
 
 PlacementId = NewType("PlacementId", str)
 """One placing of a replica, for ever: `coder-0` placed again elsewhere has the same name and
@@ -54,6 +54,8 @@ class ShardSpec:
     memory_bytes: int | None = None
     """Claimed by the replica on this node."""
     disk_bytes: int | None = None
+    metrics: MetricNames | None = None
+    """What the server's settings say of this engine's metrics; `None`: nothing."""
     peers: tuple[str, ...] = ()
     """Hosts of the replica's shards by rank, this one's among them; empty: it has one shard."""
     group_port: int | None = None

@@ -9,6 +9,7 @@ from roost.domain.replica import ShardSpec
 from roost.engines.adapter import Exit, Site
 from roost.engines.devices import cards, visible
 from roost.engines.exits import Rule, ended_by
+from roost.engines.load_names import names_of
 from roost.reconcile.supervise import Ended, Health
 
 _PLACEHOLDER: Final = re.compile(r"\{([a-z_]+)\}")
@@ -59,7 +60,7 @@ class Command:
 
     def metrics(self, spec: ShardSpec) -> MetricNames | None:
         """Those that the profile names, or none."""
-        return spec.profile.metrics
+        return names_of(spec, None)
 
     def slots(self, body: bytes) -> int | None:
         """Only the profile says."""

@@ -15,6 +15,7 @@ from roost.domain.replica import ShardSpec
 from roost.engines.adapter import Exit, Site
 from roost.engines.devices import visible
 from roost.engines.exits import Rule, ended_by
+from roost.engines.load_names import names_of
 from roost.reconcile.supervise import Ended, Health
 
 DEFAULT_SLOTS: Final = 4
@@ -89,7 +90,7 @@ class LlamaCpp:
 
     def metrics(self, spec: ShardSpec) -> MetricNames | None:
         """Newer builds have no KV gauge: not measured then."""
-        return spec.profile.metrics or _METRICS
+        return names_of(spec, _METRICS)
 
     def slots(self, body: bytes) -> int | None:
         """`total_slots` of `/props`."""

@@ -12,6 +12,7 @@ from roost.domain.replica import ShardSpec
 from roost.engines.adapter import Exit, Site
 from roost.engines.devices import network, visible
 from roost.engines.exits import Rule, ended_by
+from roost.engines.load_names import names_of
 from roost.engines.torch_logs import OUT_OF_MEMORY, meeting_failed, no_such_flag
 from roost.errors import Unavailable
 from roost.reconcile.supervise import Ended, Health
@@ -78,7 +79,7 @@ class Sglang:
 
     def metrics(self, spec: ShardSpec) -> MetricNames | None:
         """Of rank 0."""
-        return (spec.profile.metrics or METRICS) if spec.rank == 0 else None
+        return names_of(spec, METRICS) if spec.rank == 0 else None
 
     def slots(self, body: bytes) -> int | None:
         """Only the profile says."""

@@ -13,15 +13,10 @@ from roost.domain.replica import ShardSpec
 from roost.engines.adapter import Exit, Site
 from roost.engines.devices import network, visible
 from roost.engines.exits import Rule, ended_by
+from roost.engines.load_names import VLLM, names_of
 from roost.engines.torch_logs import OUT_OF_MEMORY, meeting_failed, no_such_flag
 from roost.errors import Unavailable
 from roost.reconcile.supervise import Ended, Health
-
-METRICS: Final = MetricNames(
-    running=("vllm:num_requests_running",),
-    waiting=("vllm:num_requests_waiting",),
-    kv_usage=("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"),
-)
 
 # `(EngineCore pid=123) ERROR 10-11 12:34:56 [core.py:778] ` and what of it there is.
 _PREFIX: Final = re.compile(
@@ -74,7 +69,7 @@ class Vllm:
 
     def metrics(self, spec: ShardSpec) -> MetricNames | None:
         """Older versions call the KV gauge otherwise."""
-        return (spec.profile.metrics or METRICS) if spec.rank == 0 else None
+        return names_of(spec, VLLM) if spec.rank == 0 else None
 
     def slots(self, body: bytes) -> int | None:
         """It doesn't say."""

@@ -1,18 +1,22 @@
-"""What does `roost.toml` say of this machine's agent, and is all of it understood?
+"""What does `roost.toml` say of this machine, and is all of it understood?
 
-A section is a command's, a key one of its options: what a flag says wins over it.
+`[agent]` has the options of a command: what a flag says wins over it. `[metrics.ENGINE]` is for the
+server.
 """
 
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from roost.domain.profile import Engine, MetricNames
 from roost.errors import Unusable
 from roost.formats.reading import nearest, quoted
 
 MOST_BYTES: Final = 1_000_000
 AGENT: Final = "agent"
+METRICS: Final = "metrics"
+_SECTIONS: Final = (AGENT, METRICS)
 
 
 class _Wrong(ValueError):
@@ -24,19 +28,8 @@ def parse_agent(text: str, *, path: Path) -> dict[str, Any]:
 
     Raises `Unusable` with all problems. Relative paths start from the file's directory.
     """
-    try:
-        document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as cause:
-        raise Unusable(f"{path} is not TOML: {_lower(str(cause))}") from None
-    problems = [
-        f"{path}: {_unknown(f'section [{name}]' if isinstance(value, dict) else name, name, AGENT)}"
-        for name, value in document.items()
-        if name != AGENT
-    ]
-    section = document.get(AGENT, {})
-    if not isinstance(section, dict):
-        problems.append(f"{path}: agent must be a section, [agent]")
-        section = {}
+    document, problems = _document(text, path)
+    section = _section(document, AGENT, path, problems)
     found: dict[str, Any] = {}
     for key, value in section.items():
         option = _OPTIONS.get(key)
@@ -47,15 +40,93 @@ def parse_agent(text: str, *, path: Path) -> dict[str, Any]:
             found[option[0]] = option[1](value, path.parent)
         except _Wrong as must:
             problems.append(f"{path}: [agent] {key} must be {must}")
+    _refuse(problems)
+    return found
+
+
+def parse_metrics(text: str, *, path: Path) -> dict[Engine, MetricNames]:
+    """Under which names the file at `path` says that engines' load is found.
+
+    Raises `Unusable` with all problems.
+    """
+    document, problems = _document(text, path)
+    found: dict[Engine, MetricNames] = {}
+    for name, said in _section(document, METRICS, path, problems).items():
+        if name not in set(Engine):
+            problems.append(f"{path}: [metrics]: {_unknown(f'engine {name}', name, *Engine)}")
+            continue
+        if not isinstance(said, dict):
+            problems.append(f"{path}: [metrics] {name} must be a section, [metrics.{_bare(name)}]")
+            continue
+        names: dict[str, Any] = {}
+        for key, value in said.items():
+            make = _METRICS.get(key)
+            if make is None:
+                what = _unknown(f"key {key}", key, *_METRICS)
+                problems.append(f"{path}: [metrics.{_bare(name)}]: {what}")
+                continue
+            try:
+                names[key] = make(value, path.parent)
+            except _Wrong as must:
+                problems.append(f"{path}: [metrics.{_bare(name)}] {key} must be {must}")
+        found[Engine(name)] = MetricNames(**names)
+    _refuse(problems)
+    return found
+
+
+def _bare(name: str) -> str:
+    """As TOML wants it between dots."""
+    return quoted(name) if "." in name else name
+
+
+def _document(text: str, path: Path) -> tuple[dict[str, Any], list[str]]:
+    """With a problem for each section that nobody reads."""
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as cause:
+        raise Unusable(f"{path} is not TOML: {_lower(str(cause))}") from None
+    return document, [
+        f"{path}: "
+        + _unknown(f"section [{name}]" if isinstance(value, dict) else name, name, *_SECTIONS)
+        for name, value in document.items()
+        if name not in _SECTIONS
+    ]
+
+
+def _section(
+    document: Mapping[str, Any], name: str, path: Path, problems: list[str]
+) -> Mapping[str, Any]:
+    section = document.get(name, {})
+    if isinstance(section, dict):
+        return section
+    problems.append(f"{path}: {name} must be a section, [{name}]")
+    return {}
+
+
+def _refuse(problems: list[str]) -> None:
     if problems:
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
         raise Unusable(f"{problems[0]}{more}", problems=tuple(problems))
-    return found
 
 
 def read_agent(*paths: Path) -> dict[str, Any]:
     """The same from files: a later one wins, key by key; one that is not there says nothing."""
     found: dict[str, Any] = {}
+    for path, text in _texts(paths):
+        found.update(parse_agent(text, path=path))
+    return found
+
+
+def read_metrics(*paths: Path) -> dict[Engine, MetricNames]:
+    """The same from files: a later one wins, engine by engine."""
+    found: dict[Engine, MetricNames] = {}
+    for path, text in _texts(paths):
+        found.update(parse_metrics(text, path=path))
+    return found
+
+
+def _texts(paths: Iterable[Path]) -> Iterator[tuple[Path, str]]:
+    """Of the files that are there."""
     for path in paths:
         try:
             with path.open("rb") as file:
@@ -70,8 +141,7 @@ def read_agent(*paths: Path) -> dict[str, Any]:
             text = data.decode()
         except UnicodeDecodeError:
             raise Unusable(f"{path} is not UTF-8, which TOML is") from None
-        found.update(parse_agent(text, path=path))
-    return found
+        yield path, text
 
 
 def _unknown_key(key: str) -> str:
@@ -158,6 +228,26 @@ def _shown(value: Any) -> str:
             return str(value)[:60]
 
 
+def _names(value: Any, _here: Path) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(
+        isinstance(one, str) and one.strip() for one in value
+    ):
+        raise _Wrong(f'a list of names, ["vllm:num_requests_running"], not {_shown(value)}')
+    return tuple(value)
+
+
+def _page(value: Any, _here: Path) -> str:
+    if not isinstance(value, str) or not value.startswith("/"):
+        raise _Wrong(f'a path that begins with /, "/metrics", not {_shown(value)}')
+    return value
+
+
+_METRICS: Final[Mapping[str, Callable[[Any, Path], Any]]] = {
+    "path": _page,
+    "running": _names,
+    "waiting": _names,
+    "kv_usage": _names,
+}
 _OPTIONS: Final[Mapping[str, tuple[str, Callable[[Any, Path], Any]]]] = {
     "dir": ("directory", _path),
     "server": ("server", _text),

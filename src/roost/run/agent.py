@@ -1,6 +1,5 @@
 """`roost agent`: runs the engines of one machine and tells the server what is there."""
 
-import contextlib
 import json
 import logging
 import os
@@ -23,6 +22,7 @@ from roost.domain.node import OWN_LABELS, Facts, Filesystem, Node, NodeName
 from roost.domain.units import has_gb
 from roost.errors import Unusable
 from roost.formats import config
+from roost.run import settings
 from roost.run.unseen import Unseen
 from roost.testing.fake_nvml import stand_in
 
@@ -33,17 +33,7 @@ def _configure(context: click.Context, _option: click.Parameter, named: Path | N
     """What roost.toml says goes below flags and the environment."""
     if context.resilient_parsing:
         return
-    if named is not None and not named.exists():
-        raise Unusable(f"{named} does not exist", hint="--config names a file of settings")
-    context.default_map = config.read_agent(*([named] if named else _config_files()))
-
-
-def _config_files() -> list[Path]:
-    """The system's, then the user's, which wins."""
-    folders = ["/etc"]
-    with contextlib.suppress(RuntimeError):  # an account of a service may have no home
-        folders.append(os.environ.get("XDG_CONFIG_HOME") or str(Path("~/.config").expanduser()))
-    return [Path(folder) / "roost" / "roost.toml" for folder in folders]
+    context.default_map = config.read_agent(*settings.files(named))
 
 
 def _machine_options(command: Callable[..., None]) -> Callable[..., None]:

@@ -7,7 +7,7 @@ import ipaddress
 import json
 import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -18,10 +18,13 @@ import uvloop
 
 from roost.api.app import App
 from roost.cli.client import default_directory
+from roost.domain.profile import Engine, MetricNames
 from roost.errors import Unusable
 from roost.files import write_private
+from roost.formats.config import read_metrics
 from roost.placement import plan
 from roost.reconcile.nodes import LeaseRules
+from roost.run import settings
 from roost.services.reports import Network
 from roost.services.server import open_server
 from roost.telemetry.logging import LEVELS, Style, log_to_stderr
@@ -71,6 +74,13 @@ log = structlog.get_logger("roost.server")
     show_default=True,
     help="Seconds of silence after which a node's replicas are placed elsewhere.",
 )
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path),
+    envvar="ROOST_CONFIG",
+    metavar="FILE",
+    help="Settings, instead of /etc/roost/roost.toml and ~/.config/roost/roost.toml.",
+)
 @click.option("--log-level", type=click.Choice(LEVELS), default="info", show_default=True)
 @click.option(
     "--log-format",
@@ -86,6 +96,7 @@ def server(
     allowed: tuple[str, ...],
     interval_s: float,
     lost_after_s: float,
+    config: Path | None,
     log_level: str,
     log_format: str,
 ) -> None:
@@ -113,6 +124,7 @@ def server(
                 database=database,
                 rules=rules,
                 allowed=networks,
+                metrics=read_metrics(*settings.files(config)),
             )
         )
 
@@ -134,6 +146,7 @@ async def _serve(
     database: Path | None,
     rules: LeaseRules,
     allowed: tuple[Network, ...],
+    metrics: Mapping[Engine, MetricNames],
 ) -> None:
     with contextlib.closing(_listen(host, port)) as listening:
         port = listening.getsockname()[1]
@@ -144,6 +157,7 @@ async def _serve(
             rules=rules,
             allowed=allowed,
             own_port=port,
+            metrics=metrics,
         )
         try:
             http = _Http(

@@ -1,9 +1,10 @@
 """What should run on each node, whole, for its agent to fetch and wait for."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from roost.domain.node import NodeName
+from roost.domain.profile import Engine, MetricNames
 from roost.domain.replica import Desired, PlacementId, ShardSpec
 from roost.reconcile.replicas import Replica, Shard, Wish
 from roost.services.inventory import Inventory
@@ -17,10 +18,18 @@ LONGEST_WAIT_S: Final = 60.0
 class DesiredState:
     """A revision a node: it grows when what should run there differs, and when the epoch does."""
 
-    def __init__(self, ledger: Ledger, inventory: Inventory, watch: Watch) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        inventory: Inventory,
+        watch: Watch,
+        *,
+        metrics: Mapping[Engine, MetricNames],
+    ) -> None:
         self._ledger = ledger
         self._inventory = inventory
         self._watch = watch
+        self._metrics = metrics
         self.newer_seen: tuple[int, int] | None = None
         """(incarnation, epoch) that an agent has had from this fleet and that is ahead of ours."""
         ledger.listen(self._committed)
@@ -49,7 +58,7 @@ class DesiredState:
             epoch=self._ledger.epoch,
             revision=self._watch.revision(_topic(node)),
             run=tuple(
-                _spec(replica, shard)
+                _spec(replica, shard, self._metrics)
                 for replica in replicas
                 if replica.wish is not Wish.STOP
                 for shard in replica.shards
@@ -99,7 +108,7 @@ def _told(replica: Replica) -> tuple[object, ...]:
     )
 
 
-def _spec(replica: Replica, shard: Shard) -> ShardSpec:
+def _spec(replica: Replica, shard: Shard, metrics: Mapping[Engine, MetricNames]) -> ShardSpec:
     return ShardSpec(
         placement=replica.placement,
         rank=shard.rank,
@@ -115,4 +124,5 @@ def _spec(replica: Replica, shard: Shard) -> ShardSpec:
         hcas=shard.hcas,
         memory_bytes=shard.memory_bytes,
         disk_bytes=shard.disk_bytes,
+        metrics=metrics.get(replica.profile.engine),
     )

@@ -2,12 +2,13 @@
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 import structlog
 
+from roost.domain.profile import Engine, MetricNames
 from roost.errors import Unusable
 from roost.files import Lock
 from roost.reconcile.nodes import LeaseRules
@@ -53,6 +54,7 @@ class Server:
         rules: LeaseRules,
         allowed: tuple[Network, ...],
         own_port: int | None,
+        metrics: Mapping[Engine, MetricNames],
     ) -> None:
         self._database = database
         self._lock = held
@@ -66,7 +68,7 @@ class Server:
         self.inventory = Inventory(ledger, clock, rules=rules)
         self.reports = Reports(ledger, self.inventory, clock, allowed=allowed)
         self.scheduler = Scheduler(ledger, self.inventory, clock, plan=plan, own_port=own_port)
-        self.desired = DesiredState(ledger, self.inventory, self.watch)
+        self.desired = DesiredState(ledger, self.inventory, self.watch, metrics=metrics)
         self.routing = Routing(ledger, self.inventory, self.scheduler, self.watch, clock)
         self.joining = Joining(ledger, self.inventory, clock)
         self.operations = Operations(ledger, self.inventory, clock)
@@ -163,6 +165,7 @@ async def open_server(
     rules: LeaseRules = LEASES,
     allowed: Sequence[Network] = (),
     own_port: int | None = None,
+    metrics: Mapping[Engine, MetricNames] | None = None,
 ) -> Server:
     """Open or make a server's directory, lead its fleet, and load what is kept."""
     clock = clock or SystemClock()
@@ -187,6 +190,7 @@ async def open_server(
                 rules=rules,
                 allowed=tuple(allowed),
                 own_port=own_port,
+                metrics=metrics or {},
             )
         except BaseException:
             await opened.close()
