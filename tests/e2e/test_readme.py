@@ -7,7 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -70,8 +70,16 @@ class Shell:
         return line
 
     def run(self, line: str, **env: str) -> str:
+        return self._run(self._line(line), env)
+
+    def run_from_text(self, line: str) -> str:
+        """One that stands in a sentence."""
+        assert f"`{line}`" in README
+        return self._run(line, {})
+
+    def _run(self, line: str, env: Mapping[str, str]) -> str:
         ran = subprocess.run(
-            ["sh", "-c", self._line(line)],
+            ["sh", "-c", line],
             cwd=self.checkout,
             env={**self.env, **env},
             stdin=subprocess.DEVNULL,
@@ -141,13 +149,7 @@ def test_every_command_of_the_readme_works_as_written(checkout: Path) -> None:
             ROOST_KEY=word.group(),
         )
         assert "my-model" in listing
-        assert "./dev roost ctl nodes -o json >fleet.json" in README
-        subprocess.run(
-            ["sh", "-c", "./dev roost ctl nodes -o json >fleet.json"],
-            cwd=checkout,
-            env=shell.env,
-            check=True,
-        )
+        shell.run_from_text("./dev roost ctl nodes -o json >fleet.json")
         assert "my-model" in shell.run("./dev roost plan --fleet fleet.json --catalog catalog.yaml")
         assert "my-model" in shell.run("./dev roost ctl plan -f catalog.yaml")
         token = re.search(r"roost-join-\S+", shell.run("./dev roost ctl token create"))
@@ -159,6 +161,7 @@ def test_every_command_of_the_readme_works_as_written(checkout: Path) -> None:
             ROOST_TOKEN=token.group(),
         ):
             wait_for(lambda: "second" in shell.run("./dev roost ctl nodes"))
+            shell.run_from_text("./dev roost ctl drain second")
 
     assert "collected" in shell.run("./dev test", PYTEST_ADDOPTS="--collect-only -q")
     shell.run("./dev clean")
