@@ -1,5 +1,6 @@
 """Ask an engine how it is and how busy it is, over HTTP, bounded in time and size."""
 
+import asyncio
 import math
 from collections.abc import Mapping
 from typing import Final
@@ -14,7 +15,11 @@ from roost.reconcile.supervise import Health
 
 HEALTH_TIMEOUT_S: Final = 5.0
 SCRAPE_TIMEOUT_S: Final = 5.0
+"""Of the whole exchange: an engine that sends a byte now and then is silent too."""
 MAX_BODY_BYTES: Final = 4_000_000
+MOST_SERIES: Final = 1_000
+LONGEST_SERIES: Final = 2_000
+"""Characters. The parser's time grows with the square of a line's length."""
 
 # A kept connection would occupy one of llama.cpp's threads, and make its SIGTERM hang.
 _CLOSE: Final = {"Connection": "close", "Accept-Encoding": "identity"}
@@ -79,7 +84,9 @@ def parse_load(page: str, names: MetricNames) -> Load | None:
     """
     wanted = {*names.running, *names.waiting, *names.kv_usage}
     # Most of vLLM's page is histograms that nobody here reads.
-    lines = [line for line in page.splitlines() if _name_of(line) in wanted]
+    lines = [line for line in page.split("\n") if _name_of(line) in wanted]
+    if len(lines) > MOST_SERIES or any(len(line) > LONGEST_SERIES for line in lines):
+        return None  # a sum of some of them would be a wrong number
     values: dict[str, list[float]] = {}
     try:
         for family in text_string_to_metric_families("\n".join(lines) + "\n"):
@@ -117,10 +124,16 @@ async def _get(
     http: httpx2.AsyncClient, url: str, spec: ShardSpec, *, within_s: float
 ) -> tuple[int, bytes]:
     headers = {"Authorization": f"Bearer {spec.key}"} if spec.key else {}
-    async with http.stream("GET", url, headers=headers, timeout=within_s) as answer:
-        body = bytearray()
-        async for chunk in answer.aiter_raw():
-            body += chunk
-            if len(body) > MAX_BODY_BYTES:
-                raise httpx2.DecodingError("the answer is too large")
-        return answer.status_code, bytes(body)
+    body = bytearray()
+    try:
+        async with (
+            asyncio.timeout(within_s),
+            http.stream("GET", url, headers=headers, timeout=within_s) as answer,
+        ):
+            async for chunk in answer.aiter_raw():
+                body += chunk
+                if len(body) > MAX_BODY_BYTES:
+                    raise httpx2.DecodingError("the answer is too large")
+            return answer.status_code, bytes(body)
+    except TimeoutError:
+        raise httpx2.ReadTimeout(f"no whole answer within {within_s:g} s") from None
