@@ -141,3 +141,19 @@ def test_a_command_that_runs_is_left_running_by_an_agent_that_may_no_longer_star
         assert procfs.stat(before.pid) is not None
 
     tell(story)
+
+
+def test_other_names_of_its_load_reach_an_engine_that_runs(tell: Tell) -> None:
+    async def story(server: WireServer, node: Node) -> None:
+        await node.start(*ALLOWED)
+        spec = command()
+        await server.want(spec)
+        first = await server.state("p1", ReplicaState.READY)
+        assert first.load is None
+        await server.want(replace(spec, metrics=LOAD))
+        told = await server.told(lambda s: s.load is not None)
+        assert told.load is not None
+        assert (told.load.running, told.load.waiting, told.load.kv_usage) == (0, 0, None)
+        assert (told.pid, told.restarts) == (first.pid, 0)
+
+    tell(story)

@@ -234,6 +234,9 @@ def test_a_number_that_was_given_away_is_nobodys_engine(tmp_path: Path) -> None:
         assert found is not None
         mark = Mark(agent="nobody", fleet="f", placement="p", rank=0)
         assert process.living(mark, (child.pid, found.started)) == (child.pid,)
+        other = Mark(agent="nobody", fleet="f", placement="p", rank=0)
+        assert process.kill(other, (child.pid, found.started - 1)) == ()
+        assert child.poll() is None
         # The same number, and another start time: what it was is gone, and this one isn't touched.
         assert process.living(mark, (child.pid, found.started - 1)) == ()
         assert process.adopt(child.pid, found.started - 1) is None

@@ -156,7 +156,12 @@ def adopt(pid: int, started: int) -> Process | None:
 
 
 def living(mark: Mark, first: tuple[int, int] | None) -> tuple[int, ...]:
-    """Every process of an engine that lives: by its marks, its session or its group.
+    """Every process of an engine that lives, by number."""
+    return tuple(sorted(process.pid for process in _living(mark, first)))
+
+
+def _living(mark: Mark, first: tuple[int, int] | None) -> list[procfs.Stat]:
+    """By its marks, its session or its group.
 
     Marks find children that made a session of their own; session and group find those that cleaned
     their
@@ -169,22 +174,48 @@ def living(mark: Mark, first: tuple[int, int] | None) -> tuple[int, ...]:
         pid, started = first
         holder = procfs.stat(pid)
         number = pid if holder is None or holder.started == started else None
-    found = [
-        process.pid
+    return [
+        process
         for process in procfs.processes()
         if (number is not None and number in {process.session, process.group})
         or mark.is_on(procfs.marks(process.pid))
     ]
-    return tuple(sorted(found))
 
 
-def kill(pids: tuple[int, ...]) -> None:
-    """SIGKILL to each; one that is gone already is no error, one that isn't ours to kill stays and
-    is seen.
+def kill(mark: Mark, first: tuple[int, int] | None) -> tuple[int, ...]:
+    """SIGKILL to every process of an engine that lives; their numbers.
+
+    One that is gone already is no error, one that isn't ours to kill stays and is seen.
     """
-    for pid in pids:
+    found = _living(mark, first)
+    for process in found:
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(pid, signal.SIGKILL)
+            _kill(process)
+    return tuple(sorted(process.pid for process in found))
+
+
+def _kill(process: procfs.Stat) -> None:
+    """To it and to nobody else, also when its number has been given away since it was looked at."""
+    try:
+        fd = os.pidfd_open(process.pid)
+    except (AttributeError, OSError) as cause:
+        if isinstance(cause, ProcessLookupError):
+            raise
+        # An old kernel or some containers: looked at again, there is little time in between.
+        if _is_still(process):
+            os.kill(process.pid, signal.SIGKILL)
+        return
+    try:
+        # What the descriptor stands for now is what it stands for when the signal is sent.
+        if _is_still(process):
+            signal.pidfd_send_signal(fd, signal.SIGKILL)
+    finally:
+        os.close(fd)
+
+
+def _is_still(process: procfs.Stat) -> bool:
+    now = procfs.stat(process.pid)
+    return now is not None and now.started == process.started
 
 
 def find(agent: str) -> dict[tuple[str, int], int]:

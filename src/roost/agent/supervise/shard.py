@@ -85,6 +85,11 @@ class Shard:
             rank=self.spec.rank,
         )
 
+    @property
+    def _asked(self) -> ShardSpec:
+        """As it was started, with the names that its load is found under now."""
+        return replace(self.running, metrics=self.spec.metrics)
+
     def adopt(self, kept: Kept, found: int | None) -> None:
         """Take over what an earlier agent process left: by its file, or by the marks (`found`)."""
         now = self._tools.now()
@@ -241,7 +246,7 @@ class Shard:
             size = self.log.size()
             await answers.ask_health(self.running)
         if self.life.phase in {Phase.READY, Phase.DRAINING}:
-            await answers.ask_load(self.running)
+            await answers.ask_load(self._asked)
             in_flight = answers.in_flight
         if not self._is_running:
             # It ended while it was asked.
@@ -270,7 +275,7 @@ class Shard:
         if was.phase is not Phase.READY or answers.slots is None:
             await answers.ask_slots(self.running)
             if answers.load is None:
-                await answers.ask_load(self.running)
+                await answers.ask_load(self._asked)
 
     def _perform(self, action: supervise.Action) -> None:
         match action:
@@ -281,11 +286,10 @@ class Shard:
                 if self._process is not None:
                     self._process.terminate()
             case Kill(because=because):
-                pids = process.living(self.mark, self._first)
+                pids = process.kill(self.mark, self._first)
                 log.warning(
                     "engine.kill", replica=self.spec.replica, pids=list(pids), because=because
                 )
-                process.kill(pids)
             case Forget(because=because):
                 log.info("engine.gone", replica=self.spec.replica, because=because)
                 self._let_go()
