@@ -60,9 +60,6 @@ class ShardSpec:
     """Hosts of the replica's shards by rank, this one's among them; empty: it has one shard."""
     group_port: int | None = None
     """Where rank 0 of several meets the others; a port of rank 0's node, apart from `port`."""
-    generation: int = 0
-    """Of a replica of several shards: all its processes are of the same one. A higher one means
-    that the whole group is to be started anew."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
