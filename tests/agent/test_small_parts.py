@@ -195,7 +195,28 @@ def test_an_empty_run_does_not_push_out_the_log_of_the_one_before(tmp_path: Path
     os.close(handle)
     for _ in range(3):
         os.close(log.open())
-    assert log.previous.read_text() == "why\n"
+    assert log.earlier(1).read_text() == "why\n"
+    assert not log.earlier(2).exists()
+
+
+def test_the_last_runs_are_kept_in_their_order_and_the_older_ones_only_by_their_end(
+    tmp_path: Path,
+) -> None:
+    log = Log(tmp_path / "p1.0.log")
+    for number in range(engine_log.EARLIER_RUNS + 3):
+        handle = log.open()
+        os.write(handle, b"x" * engine_log.KEPT_BYTES + b"run %d\n" % number)
+        os.close(handle)
+    last = engine_log.EARLIER_RUNS + 2
+    for back in range(engine_log.EARLIER_RUNS + 1):
+        file = log.earlier(back)
+        assert file.read_bytes().endswith(b"run %d\n" % (last - back))
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+        whole = engine_log.KEPT_BYTES + len(b"run 0\n")
+        assert file.stat().st_size == (whole if back < 2 else engine_log.KEPT_BYTES)
+    assert len(list(tmp_path.iterdir())) == engine_log.EARLIER_RUNS + 1
+    log.remove()
+    assert list(tmp_path.iterdir()) == []
 
 
 # -- processes ---------------------------------------------------------------------------------------

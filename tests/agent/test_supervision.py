@@ -421,10 +421,14 @@ def test_a_log_can_be_read_followed_and_asked_for_after_a_restart(
         await server.order(LogOrder(id="a", placement="p1", follow=True))
         await server.told(lambda s: s.restarts == 1 and s.state == ReplicaState.READY)
         await server.order(LogOrder(id="b", placement="p1", previous=True))
+        await server.order(LogOrder(id="e", placement="p1", runs_back=1))
+        await server.order(LogOrder(id="f", placement="p1", runs_back=2))
         await server.order(LogOrder(id="c", placement="p1", tail_lines=1))
         await server.order(LogOrder(id="d", placement="unknown"))
-        await server.until(lambda: {"b", "c", "d"} <= server.ended_logs or None)
+        await server.until(lambda: {"b", "c", "d", "e", "f"} <= server.ended_logs or None)
         assert b"first run, ***" in server.logs["b"]
+        assert server.logs["e"] == server.logs["b"]
+        assert b"no log of a run 2 before the present one" in server.logs["f"]
         assert server.logs["c"].count(b"\n") == 1
         assert b"listening on" in server.logs["c"]
         assert b"no shard" in server.logs["d"]

@@ -51,12 +51,12 @@ def test_a_log_comes_from_the_agent_as_it_is(server: Live, running: WireNode) ->
     sender = Sender(running, iter([wanted[:10], wanted[10:]]))
     sender.start()
     with server.admin() as admin:
-        answer = admin.get("/api/v1/replicas/coder-0/logs", params={"tail": 7, "previous": "true"})
+        answer = admin.get("/api/v1/replicas/coder-0/logs", params={"tail": 7, "runs_back": 2})
     sender.join(60)
     assert answer.content == wanted
     assert answer.headers["content-type"].startswith("text/plain")
     assert sender.order["tail_lines"] == 7
-    assert sender.order["previous"] is True
+    assert (sender.order["runs_back"], sender.order["previous"]) == (2, True)
     assert sender.order["placement"] == running.shards[0]["placement"]
 
 

@@ -228,7 +228,9 @@ def test_logs_are_printed_as_they_come_without_escapes(api: FakeApi, run: Run) -
     api.answers["GET /api/v1/replicas/coder-0/logs"] = log
     ran = run("logs", "coder-0", "--tail", "5", "--previous", "--rank", "1")
     assert ran.out == "load\n10%\n\\x1b[2Jdone\\xff\t€\n"
-    assert api.asked[0].query == {"tail": "5", "follow": "0", "previous": "1", "rank": "1"}
+    assert api.asked[0].query == {"tail": "5", "follow": "0", "runs_back": "1", "rank": "1"}
+    run("logs", "coder-0", "--runs-back", "3")
+    assert api.asked[1].query == {"tail": "200", "follow": "0", "runs_back": "3", "rank": "0"}
 
 
 def test_a_line_ends_once_wherever_its_bytes_are_split() -> None:

@@ -9,6 +9,7 @@ import structlog
 from roost.agent import logs
 from roost.agent.server import Server
 from roost.agent.supervise.engines import Engines
+from roost.agent.supervise.log import EARLIER_RUNS
 from roost.agent.tasks import cancel
 from roost.errors import RoostError
 from roost.formats import agent_wire as wire
@@ -53,15 +54,17 @@ class Orders:
         if shard is None:
             yield f"[roost: this node has no shard {order.rank} of {order.placement}]\n".encode()
             return
-        path = shard.log.previous if order.previous else shard.log.path
+        # A server of an earlier version knows one earlier run alone.
+        back = min(max(order.runs_back, int(order.previous)), EARLIER_RUNS)
+        path = shard.log.earlier(back)
         if not path.exists():
-            which = "previous run" if order.previous else "run"
+            which = f"run {back} before the present one" if back else "run"
             yield f"[roost: there is no log of a {which} of {shard.spec.replica}]\n".encode()
             return
         async for chunk in logs.stream(
             path,
             tail_lines=order.tail_lines,
-            follow=order.follow and not order.previous,
+            follow=order.follow and not back,
             secret=shard.running.key,
         ):
             yield chunk

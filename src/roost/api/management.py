@@ -191,7 +191,7 @@ def _replicas(app: FastAPI, server: Server) -> None:
         name: str,
         tail: Annotated[int, Query(ge=0, le=1_000_000)] = 200,
         follow: bool = False,
-        previous: bool = False,
+        runs_back: Annotated[int, Query(ge=0, le=100)] = 0,
         rank: Annotated[int, Query(ge=0)] = 0,
     ) -> Response:
         """What a replica's engine wrote, from the agent that has it."""
@@ -205,7 +205,7 @@ def _replicas(app: FastAPI, server: Server) -> None:
             rank=rank,
             tail_lines=tail,
             follow=follow,
-            previous=previous,
+            runs_back=runs_back,
         )
         try:
             first = await stream.first()

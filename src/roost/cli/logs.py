@@ -27,12 +27,28 @@ _GIVE_UP_S: Final = 60.0
     show_default=True,
     help="How many lines to begin with.",
 )
-@click.option("--previous", is_flag=True, help="The run before the present one.")
+@click.option("--previous", is_flag=True, help="The run before the present one: --runs-back 1.")
+@click.option(
+    "--runs-back",
+    type=click.IntRange(0, 100),
+    default=0,
+    show_default=True,
+    help="An earlier run, counted from the present one; the last few are kept.",
+)
 @click.option(
     "--rank", type=click.IntRange(0), default=0, show_default=True, help="Of several nodes, which."
 )
 @session
-def logs(run: Session, replica: str, *, follow: bool, tail: int, previous: bool, rank: int) -> None:
+def logs(
+    run: Session,
+    replica: str,
+    *,
+    follow: bool,
+    tail: int,
+    previous: bool,
+    runs_back: int,
+    rank: int,
+) -> None:
     """What a replica's engine printed.
 
     \b
@@ -40,7 +56,8 @@ def logs(run: Session, replica: str, *, follow: bool, tail: int, previous: bool,
       roost ctl logs coder-0
       roost ctl logs coder-0 --previous    # why it ended
     """
-    query = {"tail": tail, "follow": int(follow), "previous": int(previous), "rank": rank}
+    back = runs_back or int(previous)
+    query = {"tail": tail, "follow": int(follow), "runs_back": back, "rank": rank}
     path = f"/api/v1/replicas/{part(replica)}/logs"
     if run.as_json:
         with run.client.stream(path, {**query, "follow": 0}, timeout=run.client.timeout) as parts:

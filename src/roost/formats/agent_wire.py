@@ -84,8 +84,10 @@ class LogOrder:
     rank: int = 0
     tail_lines: int = 200
     follow: bool = False
+    runs_back: int = 0
+    """0: the present run, 1: the one before, and so on."""
     previous: bool = False
-    """The run before the present one."""
+    """`runs_back` is not 0; for agents that know one earlier run alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -101,7 +101,7 @@ class LogRelay:
         rank: int,
         tail_lines: int,
         follow: bool,
-        previous: bool,
+        runs_back: int,
     ) -> LogStream:
         """Ask a node's agent for a log."""
         if len(self._streams) >= _AT_ONCE:
@@ -112,7 +112,8 @@ class LogRelay:
             rank=rank,
             tail_lines=tail_lines,
             follow=follow,
-            previous=previous,
+            runs_back=runs_back,
+            previous=runs_back > 0,
         )
         stream = LogStream(node, order)
         self._streams[order.id] = stream

@@ -1,18 +1,23 @@
-"""An engine's log file: opened for each run, the run before kept, never larger than its cap."""
+"""An engine's log: a file for each run, some earlier ones kept, never larger than its cap."""
 
 import contextlib
 import os
 from pathlib import Path
 from typing import Final
 
+from roost.files import write_private
+
 CAP_BYTES: Final = 64_000_000
 KEPT_BYTES: Final = 1_000_000
 """Of the end, when the cap is reached."""
 EVIDENCE_BYTES: Final = 65_536
+EARLIER_RUNS: Final = 4
+"""Kept beside the present one: an engine that fails again and again must not lose its first words
+at once."""
 
 
 class Log:
-    """`NAME.log` of the present run, `NAME.log.1` of the one before.
+    """`NAME.log` of the present run, `NAME.log.1` of the one before, and so on.
 
     The engine writes to the file itself, appending: the agent can restart or be slow, and nothing
     is lost.
@@ -20,15 +25,28 @@ class Log:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.previous = path.with_name(path.name + ".1")
+
+    def earlier(self, runs_back: int) -> Path:
+        """The file of the run so many before the present one; 0 is the present one's."""
+        return self.path.with_name(f"{self.path.name}.{runs_back}") if runs_back else self.path
 
     def open(self) -> int:
         """A descriptor for a new run; the caller closes it."""
         with contextlib.suppress(FileNotFoundError):
             if self.path.stat().st_size:
-                self.path.replace(self.previous)
+                self._make_room()
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         return os.open(self.path, flags, 0o600)
+
+    def _make_room(self) -> None:
+        """Each run becomes one older; of those before the last the end alone is kept."""
+        for runs_back in range(EARLIER_RUNS, 0, -1):
+            with contextlib.suppress(FileNotFoundError):
+                self.earlier(runs_back - 1).replace(self.earlier(runs_back))
+        older = self.earlier(2)
+        with contextlib.suppress(FileNotFoundError):
+            if older.stat().st_size > KEPT_BYTES:
+                write_private(older, _end_of(older, KEPT_BYTES))
 
     def size(self) -> int | None:
         """Bytes written so far; `None`: there is no file."""
@@ -40,10 +58,7 @@ class Log:
     def tail(self, size: int = EVIDENCE_BYTES) -> str:
         """The last of it, as text."""
         try:
-            with self.path.open("rb") as file:
-                end = file.seek(0, os.SEEK_END)
-                file.seek(max(0, end - size))
-                return file.read(size).decode(errors="replace")
+            return _end_of(self.path, size).decode(errors="replace")
         except OSError:
             return ""
 
@@ -64,6 +79,13 @@ class Log:
             file.write(f"[roost: {size - len(kept)} bytes of log were cut here]\n".encode() + kept)
 
     def remove(self) -> None:
-        """Both files."""
-        self.path.unlink(missing_ok=True)
-        self.previous.unlink(missing_ok=True)
+        """All files."""
+        for runs_back in range(EARLIER_RUNS + 1):
+            self.earlier(runs_back).unlink(missing_ok=True)
+
+
+def _end_of(path: Path, size: int) -> bytes:
+    with path.open("rb") as file:
+        end = file.seek(0, os.SEEK_END)
+        file.seek(max(0, end - size))
+        return file.read(size)
