@@ -23,8 +23,13 @@ Tell = Callable[[Story], None]
 
 
 def many(few: int, all_of_them: int) -> pytest.MarkDecorator:
-    slow = pytest.param(all_of_them, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])
-    return pytest.mark.parametrize("times", [few, slow])
+    return pytest.mark.parametrize(
+        "times",
+        [
+            pytest.param(few, marks=pytest.mark.timeout(300)),
+            pytest.param(all_of_them, marks=[pytest.mark.slow, pytest.mark.timeout(1800)]),
+        ],
+    )
 
 
 def per_placement(node: Node) -> Counter[str]:
@@ -35,7 +40,6 @@ def per_placement(node: Node) -> Counter[str]:
     return found
 
 
-@pytest.mark.timeout(300)
 @many(2, 50)
 def test_engines_killed_at_any_moment_are_back_and_never_two(tell: Tell, times: int) -> None:
     # Each failure doubles the delay, so the kills are spread over several engines.
@@ -93,7 +97,6 @@ def test_engines_killed_at_any_moment_are_back_and_never_two(tell: Tell, times: 
     tell(story)
 
 
-@pytest.mark.timeout(300)
 @many(2, 20)
 def test_streams_go_on_while_their_agent_is_killed(tell: Tell, times: int) -> None:
     async def story(server: WireServer, node: Node) -> None:
@@ -132,7 +135,6 @@ def test_streams_go_on_while_their_agent_is_killed(tell: Tell, times: int) -> No
     tell(story)
 
 
-@pytest.mark.timeout(300)
 @many(3, 100)
 def test_starting_and_stopping_leaves_nothing_behind(tell: Tell, times: int) -> None:
     async def story(server: WireServer, node: Node) -> None:
