@@ -272,7 +272,11 @@ def test_an_engine_inherits_no_descriptor_and_no_terminal(tmp_path: Path) -> Non
         secret = os.open(tmp_path / "credential", os.O_CREAT | os.O_RDWR)
         os.set_inheritable(secret, True)
         log = os.open(out, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
-        code = "import os; print(sorted(os.listdir('/proc/self/fd')), os.getsid(0)==os.getpid())"
+        code = (
+            "import os, resource, time\n"
+            "while resource.getrlimit(resource.RLIMIT_CORE)[0]: time.sleep(0.01)\n"
+            "print(sorted(os.listdir('/proc/self/fd')), os.getsid(0)==os.getpid())"
+        )
         argv = (sys.executable, "-c", f"{code}; print(os.readlink('/proc/self/fd/0'))")
         started = process.launch(argv, {"PATH": "/usr/bin"}, log)
         async with asyncio.timeout(60):

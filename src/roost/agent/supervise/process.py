@@ -5,6 +5,7 @@ it.
 import asyncio
 import contextlib
 import os
+import resource
 import signal
 import subprocess
 from collections.abc import Mapping
@@ -139,6 +140,10 @@ def launch(argv: tuple[str, ...], env: Mapping[str, str], log: int) -> Process:
         start_new_session=True,
         close_fds=True,
     )
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        # The core of an engine is as large as its model, and fills the disk that the others need.
+        _, most = resource.prlimit(child.pid, resource.RLIMIT_CORE)
+        resource.prlimit(child.pid, resource.RLIMIT_CORE, (0, most))
     # Between fork and here it may have ended already; it is our zombie then and still has its
     # number.
     found = procfs.stat(child.pid)
