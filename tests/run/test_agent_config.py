@@ -88,3 +88,23 @@ def test_a_wrong_file_starts_nothing_and_help_works_all_the_same(home: Path) -> 
     assert refused.returncode == 2
     assert f"{settings}: [agent]: unknown key fabrcs; did you mean fabrics?" in refused.stderr
     assert agent(home, "--help").returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("host", "why"),
+    [
+        ("0.0.0.0", "no address that gateways can reach engines at"),  # noqa: S104 - it is refused
+        ("::", "no address that gateways can reach engines at"),
+        ("224.0.0.1", "no address that gateways can reach engines at"),
+        ("node-7", "is no IP address"),
+    ],
+)
+def test_an_address_that_nobody_reaches_engines_at_is_refused_at_the_start(
+    home: Path, host: str, why: str
+) -> None:
+    asked = ("--dir", str(home / "state"), "--server", "http://127.0.0.1:9", "--host", host)
+    refused = agent(home, *asked)
+    assert refused.returncode == 2
+    assert f"--host {host}" in refused.stderr
+    assert why in refused.stderr
+    assert "hint: give the node's own" in refused.stderr

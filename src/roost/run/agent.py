@@ -1,5 +1,6 @@
 """`roost agent`: runs the engines of one machine and tells the server what is there."""
 
+import ipaddress
 import json
 import logging
 import os
@@ -104,7 +105,12 @@ def _machine_options(command: Callable[..., None]) -> Callable[..., None]:
 @click.option(
     "--sglang", type=_PATH, help="A Python that has SGLang. Default: the agent's, if it does."
 )
-@click.option("--host", default="127.0.0.1", show_default=True, help="Where engines listen.")
+@click.option(
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    help="The node's own address, where engines listen.",
+)
 @click.option("--port-range", metavar="FIRST-LAST", help="Ports that engines may use.")
 @_machine_options
 @click.option("--stop-engines", is_flag=True, hidden=True)
@@ -187,7 +193,7 @@ def agent(
             name=name or socket.gethostname(), token=token, token_file=token_file
         ),
         asked=asked,
-        host=host,
+        host=_address(host),
         port_range=_range(port_range) if port_range is not None else ports.choose(asked.root),
         stop_engines=stop_engines,
         nvml=stand_in(os.environ),
@@ -326,6 +332,20 @@ def _hca_lines(found: Facts) -> list[str]:
 
 def _is_set_by_file(context: click.Context, name: str) -> bool:
     return context.get_parameter_source(name) is click.core.ParameterSource.DEFAULT_MAP
+
+
+def _address(host: str) -> str:
+    """Where engines listen is where gateways reach them: one address, and the node's own."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        raise Unusable(f"--host {host} is no IP address", hint="give the node's own") from None
+    if address.is_unspecified or address.is_multicast:
+        raise Unusable(
+            f"--host {host} is no address that gateways can reach engines at",
+            hint="give the node's own: --host 10.0.0.7",
+        )
+    return str(address)
 
 
 def _default_directory() -> Path:
