@@ -119,6 +119,27 @@ def test_without_a_network_it_says_so_and_leaves_nothing_that_looks_ready(checko
     assert ran.returncode == 1, ran.stderr
     assert "PyPI cannot be reached" in ran.stderr
     assert "HTTPS_PROXY" in ran.stderr
+    assert "then run ./dev sync again" in ran.stderr
+    assert not list((checkout / ".dev").glob("synced-*"))
+
+
+def test_a_certificate_nobody_trusts_is_said_with_how_to_name_one(checkout: Path) -> None:
+    path = tools(checkout.parent / "bin")
+    pip = checkout.parent / "pip"
+    # What uv and pip say behind a proxy that signs with an authority of its own.
+    script(pip, "echo 'client error (Connect): invalid peer certificate: UnknownIssuer'; exit 1")
+    script(
+        path / "python3",
+        f"""case "$1 $2" in
+"-m venv") mkdir -p "$3/bin"; /bin/ln -s "{pip}" "$3/bin/python" ;;
+*) exec "{sys.executable}" "$@" ;;
+esac""",
+    )
+    ran = run(checkout, "demo", path=path)
+    assert ran.returncode == 1
+    assert "is not trusted" in ran.stderr
+    assert "SSL_CERT_FILE" in ran.stderr
+    assert "then run ./dev demo again" in ran.stderr
     assert not list((checkout / ".dev").glob("synced-*"))
 
 
