@@ -50,6 +50,16 @@ def test_relative_paths_start_at_the_file() -> None:
     }
 
 
+def test_a_path_may_begin_with_a_home() -> None:
+    found = said('[agent]\nmodel_dirs = ["~/models", "~root/x", "a~b"]\ntoken_file = "~"\n')
+    home = Path.home()
+    root = Path("~root").expanduser()
+    assert found == {
+        "model_dirs": (str(home / "models"), str(root / "x"), "/etc/roost/a~b"),
+        "token_file": str(home),
+    }
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
@@ -70,6 +80,13 @@ def test_relative_paths_start_at_the_file() -> None:
         ("[agent]\nname = 7\n", "[agent] name must be a text in quotes, not 7"),
         ("[agent]\nserver = ''\n", '[agent] server must be a text in quotes, not ""'),
         ("[agent]\ntoken_file = []\n", "[agent] token_file must be a path in quotes, not a list"),
+        (
+            '[agent]\ntoken_file = "~nobody-of-this-name/token"\n',
+            (
+                "[agent] token_file must be a path of somebody who has a home here, "
+                'not "~nobody-of-this-name/token"'
+            ),
+        ),
         (
             '[agent]\nmodel_dirs = "/models"\n',
             '[agent] model_dirs must be a list of paths, ["/models"], not "/models"',

@@ -172,7 +172,10 @@ def _text(value: Any, _here: Path) -> str:
 def _path(value: Any, here: Path) -> str:
     if not isinstance(value, str) or not value.strip():
         raise _Wrong(f"a path in quotes, not {_shown(value)}")
-    return str(here / value)
+    try:
+        return str(here / Path(value).expanduser())
+    except RuntimeError as cause:
+        raise _Wrong(f"a path of somebody who has a home here, not {_shown(value)}") from cause
 
 
 def _paths(value: Any, here: Path) -> tuple[str, ...]:
