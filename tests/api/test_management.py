@@ -194,9 +194,7 @@ def test_a_node_that_reports_cannot_be_deleted_and_a_silent_one_frees_what_it_he
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     directory = tmp_path_factory.mktemp("silent") / "roost"
-    words = ("--report-interval", "0.2", "--lost-after", "1")
-    with Live(directory, *words) as server, server.admin() as admin:
-        # The interval that agents are told is never below five seconds; this one is silent.
+    with Live(directory, "--lost-after", "1") as server, server.admin() as admin:
         node = WireNode(server).join()
         node.report()
         admin.post("/api/v1/catalog", content=CATALOG)

@@ -30,6 +30,20 @@ def test_where_it_listens_is_written_for_ctl(own_server: Live) -> None:
     assert written == {"api": own_server.url}
 
 
+@pytest.mark.parametrize("seconds", ["1", "4.9", "61"])
+def test_an_interval_that_no_agent_would_keep_is_refused(tmp_path: Path, seconds: str) -> None:
+    status, said = refused("--dir", str(tmp_path), "--port", "0", "--report-interval", seconds)
+    assert status == 2
+    assert "5<=x<=60" in said
+
+
+def test_agents_are_told_the_interval_that_the_server_was_given(tmp_path: Path) -> None:
+    with Live(tmp_path / "roost", "--report-interval", "7.5") as server:
+        node = WireNode(server).join()
+        assert node.report().json() == {"report_interval_s": 7.5}
+        assert node.desired().json()["report_interval_s"] == 7.5
+
+
 def test_it_ends_with_status_0_while_others_wait_for_news(own_server: Live, node: WireNode) -> None:
     told = node.desired().json()
     seen = {key: told[key] for key in ("revision", "incarnation", "epoch")}
