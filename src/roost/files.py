@@ -58,8 +58,13 @@ class Lock:
             if self._is_there():
                 break
             os.close(self._fd)  # its holder removed it on leaving, between our open and our lock
-        os.ftruncate(self._fd, 0)
-        os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
+        try:
+            os.ftruncate(self._fd, 0)
+            os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
+        except OSError as error:  # a full disk
+            self.release()
+            error.filename = str(path)
+            raise
 
     def release(self) -> None:
         """Remove the file and let another process have it."""

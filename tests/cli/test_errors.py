@@ -309,7 +309,7 @@ def test_a_full_disk_is_said_in_a_sentence(api: FakeApi) -> None:
             check=False,
         )
     assert ran.returncode == 1
-    assert ran.stderr == "error: no space left on device\n"
+    assert ran.stderr == "error: no space left on device\nhint: free some room: df -h\n"
 
 
 def test_every_error_keeps_its_exit_status_over_the_wire() -> None:

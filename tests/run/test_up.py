@@ -1,7 +1,10 @@
 """The directories that `roost up` is given."""
 
+import os
+import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -61,3 +64,45 @@ def test_a_mount_that_does_not_answer_holds_nothing_up(tmp_path: Path) -> None:
     if "PermissionError" in done.stderr or "Operation not permitted" in done.stderr:
         pytest.skip("may not mount here")
     assert done.stdout == f"{tmp_path}/models\n", done.stderr
+
+
+def fill(file: Path) -> None:
+    with file.open("wb", buffering=0) as ballast:
+        while True:
+            ballast.write(b"x" * 4096)
+
+
+@pytest.fixture
+def full_disk(tmp_path: Path) -> Iterator[Path]:
+    """A filesystem on which files can be made and nothing be written."""
+    if os.geteuid() != 0 or shutil.which("mount") is None:
+        pytest.skip("only root can mount a small filesystem")
+    disk = tmp_path / "full disk"
+    disk.mkdir()
+    made = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(disk)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if made.returncode != 0:
+        pytest.skip(f"cannot mount here: {made.stderr.strip()}")
+    with pytest.raises(OSError, match="space"):
+        fill(disk / "ballast")
+    yield disk
+    subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+def test_on_a_full_disk_the_file_and_what_to_look_at_are_named(full_disk: Path) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-m", "roost.cli.main", "up", "--dir", str(full_disk / "roost")],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert ran.returncode == 1
+    assert f"error: {full_disk}/roost/up.lock: no space left on device" in ran.stderr
+    assert f"hint: free some room: df -h '{full_disk}/roost'" in ran.stderr
+    assert not (full_disk / "roost" / "up.lock").exists()

@@ -1,8 +1,11 @@
 """The entry point: which command is where, and how every error ends."""
 
+import errno
 import os
+import shlex
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Final
 
 import click
@@ -120,6 +123,9 @@ def _system_refused(error: OSError) -> int:
         return EXIT_PIPE_CLOSED
     named = f"{error.filename}: " if error.filename else ""
     note(f"error: {named}{(error.strerror or str(error)).lower()}")
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        where = f" {shlex.quote(str(Path(error.filename).parent))}" if error.filename else ""
+        note(f"hint: free some room: df -h{where}")
     return 1
 
 
