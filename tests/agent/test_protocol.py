@@ -107,6 +107,24 @@ def test_sigterm_ends_an_agent_that_has_not_joined_yet(tell: Tell) -> None:
     tell(story)
 
 
+def test_a_node_that_asks_for_another_name_keeps_its_own_and_says_so(tell: Tell) -> None:
+    async def story(server: WireServer, node: Node) -> None:
+        await node.start()
+        await server.next_report()
+        assert await node.end() == 0
+        assert "agent.name_stays" not in node.log.read_text()
+        server.reports.clear()
+        await node.start("--name", "other")
+        await server.next_report()
+        assert await node.end() == 0
+        (said,) = [line for line in node.log.read_text().splitlines() if "name_stays" in line]
+        assert "node-a" in said
+        assert "other" in said
+        assert len(server.joins) == 1
+
+    tell(story)
+
+
 def test_a_second_agent_on_a_directory_is_refused_with_a_sentence(tell: Tell) -> None:
     async def story(server: WireServer, node: Node) -> None:
         first = await node.start()

@@ -74,6 +74,8 @@ class Membership:
         if self.credential is not None:
             if self.credential.server != self._server.url:
                 log.info("agent.server_moved", server=self._server.url)
+            if self.credential.node != self._invitation.name:
+                log.info("agent.name_stays", node=self.node, asked=self._invitation.name)
             return
         if self._token() is None:
             raise Refused(

@@ -94,7 +94,10 @@ def _machine_options(command: Callable[..., None]) -> Callable[..., None]:
 @click.option("--join", "token", envvar="ROOST_JOIN_TOKEN", help="A join token; visible to whoever "
               "lists processes: --token-file is not.")  # fmt: skip
 @click.option("--token-file", type=_PATH, help="A file that holds a join token, read when needed.")
-@click.option("--name", help="What the node would like to be called. Default: the host's name.")
+@click.option(
+    "--name",
+    help="What the node would like to be called when it first joins. Default: the host's name.",
+)
 @click.option("--model-dir", "model_dirs", multiple=True, type=Unseen(), help="May be repeated.")
 @click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="May be repeated.")
 @click.option("--allow-command", is_flag=True, help="Run engines of the kind `command`.")
