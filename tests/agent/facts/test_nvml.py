@@ -248,10 +248,17 @@ def test_a_driver_whose_library_is_not_there_is_not_known(tmp_path: Path) -> Non
     assert look(FakeMachine(init=12), tmp_path).gpus is None
 
 
+def test_where_nothing_tells_of_cards_they_are_not_known(tmp_path: Path) -> None:
+    found = Reader(Sources(root=tmp_path)).read(Ours())
+    assert found.gpus is None
+    assert found.problems == ("GPUs are not known: there is no /sys",)
+
+
 def test_under_a_root_path_a_driver_is_not_asked_and_the_problem_says_what_to_give(
     tmp_path: Path,
 ) -> None:
     reader = Reader(Sources(root=tmp_path))
+    (tmp_path / "sys").mkdir()
     assert reader.read(Ours()) == Found(gpus=(), details=())
     pci(tmp_path, "0x10de", "0x068000")  # an NVSwitch is no card
     assert reader.read(Ours()).gpus == ()

@@ -50,6 +50,8 @@ class Source:
         sign = next((name for name in _SIGNS if (root / name).exists()), None)
         if self._library_given or root == Path("/"):
             return self._by_nvml(root, sign)
+        if sign is None and self._sources.amd_smi_json is None and not (root / "sys").is_dir():
+            return _unknown("there is no /sys")
         if sign is None:
             return Cards(cards=())
         hint = "give what nvidia-smi -q -x printed there: --nvidia-smi-xml FILE"
