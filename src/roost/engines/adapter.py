@@ -73,3 +73,8 @@ class Adapter(Protocol):
     def ended(self, exit_: Exit, spec: ShardSpec) -> Ended:
         """Why it ended, by what it wrote and how it exited."""
         ...
+
+
+def gives(args: tuple[str, ...], flag: str) -> bool:
+    """Whether a profile's `args` set a long flag, with hyphens or underscores."""
+    return any(arg.partition("=")[0].replace("_", "-") == flag for arg in args)

@@ -69,10 +69,7 @@ class Command:
 
     def ended(self, exit_: Exit, spec: ShardSpec) -> Ended:
         """By its status and the last line it wrote; a taken port only where a line names it."""
-        log = exit_.log.replace(spec.key, "***") if spec.key else exit_.log
-        return ended_by(
-            Exit(status=exit_.status, log=log), (_port_taken(spec),), clean=lambda line: line
-        )
+        return ended_by(exit_, (_port_taken(spec),), key=spec.key, clean=lambda line: line)
 
 
 def _port_taken(spec: ShardSpec) -> Rule:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from roost.domain.replica import ShardSpec
+from roost.errors import Unavailable
 
 # Canonical classes of AMD's products: `mi300x`, `rx-7900-xtx`, `radeon-pro-w7900`.
 _AMD: Final = re.compile(r"mi\d|rx-|radeon|firepro")
@@ -26,6 +27,19 @@ def visible(spec: ShardSpec) -> Mapping[str, str]:
         numbers = ",".join(map(str, spec.gpus))
         return {"HIP_VISIBLE_DEVICES": numbers, "CUDA_VISIBLE_DEVICES": numbers}
     return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": cards(spec)}
+
+
+def meeting_of(spec: ShardSpec) -> tuple[str, int] | None:
+    """Where the ranks of a replica on several nodes meet: rank 0's address; `None`: it has one."""
+    if spec.profile.nodes == 1:
+        return None
+    if not spec.peers or spec.group_port is None:
+        raise Unavailable(
+            f"{spec.replica} runs on {spec.profile.nodes} nodes, and the server does not say "
+            "where the others are",
+            hint="this version of Roost places such replicas, and does not run them yet",
+        )
+    return spec.peers[0], spec.group_port
 
 
 def network(spec: ShardSpec, interface: str | None) -> Mapping[str, str]:

@@ -30,13 +30,14 @@ class Rule:
     port_taken: bool = False
 
 
-def ended_by(exit_: Exit, rules: Iterable[Rule], *, clean: Callable[[str], str]) -> Ended:
+def ended_by(exit_: Exit, rules: Iterable[Rule], *, key: str, clean: Callable[[str], str]) -> Ended:
     """By the first rule that bites; else by the signal; else by the last line that isn't empty.
 
-    `clean` takes the engine's own prefix (time, level) off a line.
+    The engine's `key` is in no cause; `clean` takes its own prefix (time, level) off a line.
     """
     how = describe_status(exit_.status)
-    lines = [printable(clean(line)).strip() for line in exit_.log.splitlines()]
+    log = exit_.log.replace(key, "***") if key else exit_.log
+    lines = [printable(clean(line)).strip() for line in log.splitlines()]
     if exit_.status is None or exit_.status >= 0:
         for rule in rules:
             for line in lines:

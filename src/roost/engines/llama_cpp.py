@@ -102,10 +102,11 @@ class LlamaCpp:
 
     def ended(self, exit_: Exit, spec: ShardSpec) -> Ended:
         """By the rules below."""
-        log = exit_.log.replace(spec.key, "***") if spec.key else exit_.log
-        clean = Exit(status=exit_.status, log=log)
         return ended_by(
-            clean, _rules(spec.profile.source), clean=lambda line: _PREFIX.sub("", line)
+            exit_,
+            _rules(spec.profile.source),
+            key=spec.key,
+            clean=lambda line: _PREFIX.sub("", line),
         )
 
 

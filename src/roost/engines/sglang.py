@@ -9,12 +9,11 @@ from typing import Final
 
 from roost.domain.profile import Engine, MetricNames
 from roost.domain.replica import ShardSpec
-from roost.engines.adapter import Exit, Site
-from roost.engines.devices import network, visible
+from roost.engines.adapter import Exit, Site, gives
+from roost.engines.devices import meeting_of, network, visible
 from roost.engines.exits import Rule, ended_by
 from roost.engines.load_names import names_of
-from roost.engines.torch_logs import OUT_OF_MEMORY, meeting_failed, no_such_flag
-from roost.errors import Unavailable
+from roost.engines.torch_logs import OUT_OF_MEMORY, meeting_failed, no_such_flag, port_taken
 from roost.reconcile.supervise import Ended, Health
 
 METRICS: Final = MetricNames(
@@ -50,7 +49,7 @@ class Sglang:
         own += ["--tp-size", str(profile.tensor_parallel)]
         own += ["--pp-size", str(profile.pipeline_parallel)]
         own += _group(spec)
-        if profile.slots is not None and not _gives(profile.args, "--max-running-requests"):
+        if profile.slots is not None and not gives(profile.args, "--max-running-requests"):
             own += ["--max-running-requests", str(profile.slots)]
         return (*site.program, "-c", LAUNCH, *own, *profile.args)
 
@@ -88,30 +87,19 @@ class Sglang:
 
     def ended(self, exit_: Exit, spec: ShardSpec) -> Ended:
         """By the rules below."""
-        log = exit_.log.replace(spec.key, "***") if spec.key else exit_.log
-        clean = Exit(status=exit_.status, log=log)
-        return ended_by(clean, _rules(spec), clean=lambda line: _PREFIX.sub("", line))
+        return ended_by(exit_, _rules(spec), key=spec.key, clean=lambda line: _PREFIX.sub("", line))
 
 
 def _group(spec: ShardSpec) -> list[str]:
     """The same on every rank, but for its number."""
-    if spec.profile.nodes == 1:
+    if (meeting := meeting_of(spec)) is None:
         return []
-    if not spec.peers or spec.group_port is None:
-        raise Unavailable(
-            f"{spec.replica} runs on {spec.profile.nodes} nodes, and the server does not say "
-            "where the others are",
-            hint="this version of Roost places such replicas, and does not run them yet",
-        )
-    head = f"[{spec.peers[0]}]" if ":" in spec.peers[0] else spec.peers[0]
+    host, port = meeting
+    head = f"[{host}]" if ":" in host else host
     return [
         *("--nnodes", str(len(spec.peers)), "--node-rank", str(spec.rank)),
-        *("--dist-init-addr", f"{head}:{spec.group_port}"),
+        *("--dist-init-addr", f"{head}:{port}"),
     ]
-
-
-def _gives(args: tuple[str, ...], flag: str) -> bool:
-    return any(arg.partition("=")[0].replace("_", "-") == flag for arg in args)
 
 
 def _rules(spec: ShardSpec) -> tuple[Rule, ...]:
@@ -119,11 +107,7 @@ def _rules(spec: ShardSpec) -> tuple[Rule, ...]:
     model = spec.profile.source
     return (
         no_such_flag("sglang"),
-        Rule(
-            pattern=re.compile(rf"\[Errno 98\].*(?<!\d){spec.port}(?!\d)|\[Errno 98\] Address"),
-            sentence=lambda _: f"cannot listen on {spec.host} port {spec.port}: it is taken",
-            port_taken=True,
-        ),
+        port_taken(spec),
         meeting_failed(spec),
         Rule(
             pattern=re.compile(r"Not enough memory\. Please try to increase --mem-fraction-static"),

@@ -21,6 +21,16 @@ def no_such_flag(program: str) -> Rule:
     )
 
 
+def port_taken(spec: ShardSpec) -> Rule:
+    """Uvicorn's own port is somebody else's."""
+    return Rule(
+        # OSError: [Errno 98] error while attempting to bind on address ('127.0.0.1', 18110)
+        pattern=re.compile(rf"\[Errno 98\].*(?<!\d){spec.port}(?!\d)|\[Errno 98\] Address"),
+        sentence=lambda _: f"cannot listen on {spec.host} port {spec.port}: it is taken",
+        port_taken=True,
+    )
+
+
 def meeting_failed(spec: ShardSpec) -> Rule:
     """The port where the ranks of one replica meet is somebody else's."""
     port = spec.group_port

@@ -3,19 +3,17 @@
 Facts measured with vLLM 0.32 on a CPU; several nodes without Ray, by its own `mp` executor.
 """
 
-import json
 import re
 from collections.abc import Mapping
 from typing import Final
 
 from roost.domain.profile import Engine, MetricNames
 from roost.domain.replica import ShardSpec
-from roost.engines.adapter import Exit, Site
-from roost.engines.devices import network, visible
+from roost.engines.adapter import Exit, Site, gives
+from roost.engines.devices import meeting_of, network, visible
 from roost.engines.exits import Rule, ended_by
 from roost.engines.load_names import VLLM, names_of
-from roost.engines.torch_logs import OUT_OF_MEMORY, meeting_failed, no_such_flag
-from roost.errors import Unavailable
+from roost.engines.torch_logs import OUT_OF_MEMORY, meeting_failed, no_such_flag, port_taken
 from roost.reconcile.supervise import Ended, Health
 
 # `(EngineCore pid=123) ERROR 10-11 12:34:56 [core.py:778] ` and what of it there is.
@@ -42,7 +40,7 @@ class Vllm:
             own += ["--host", spec.host, "--port", str(spec.port)]
         else:
             own.append("--headless")
-        if profile.slots is not None and not _gives(profile.args, "--max-num-seqs"):
+        if profile.slots is not None and not gives(profile.args, "--max-num-seqs"):
             own += ["--max-num-seqs", str(profile.slots)]
         return (*site.program, *own, *profile.args)
 
@@ -78,30 +76,19 @@ class Vllm:
 
     def ended(self, exit_: Exit, spec: ShardSpec) -> Ended:
         """By the rules below: its last line is never the cause."""
-        log = exit_.log.replace(spec.key, "***") if spec.key else exit_.log
-        clean = Exit(status=exit_.status, log=log)
-        return ended_by(clean, _rules(spec), clean=lambda line: _PREFIX.sub("", line))
+        return ended_by(exit_, _rules(spec), key=spec.key, clean=lambda line: _PREFIX.sub("", line))
 
 
 def _group(spec: ShardSpec) -> list[str]:
     """The same on every rank, but for its number."""
-    if spec.profile.nodes == 1:
+    if (meeting := meeting_of(spec)) is None:
         return []
-    if not spec.peers or spec.group_port is None:
-        raise Unavailable(
-            f"{spec.replica} runs on {spec.profile.nodes} nodes, and the server does not say "
-            "where the others are",
-            hint="this version of Roost places such replicas, and does not run them yet",
-        )
+    host, port = meeting
     return [
         *("--distributed-executor-backend", "mp"),
         *("--nnodes", str(len(spec.peers)), "--node-rank", str(spec.rank)),
-        *("--master-addr", spec.peers[0], "--master-port", str(spec.group_port)),
+        *("--master-addr", host, "--master-port", str(port)),
     ]
-
-
-def _gives(args: tuple[str, ...], flag: str) -> bool:
-    return any(arg.partition("=")[0].replace("_", "-") == flag for arg in args)
 
 
 def _rules(spec: ShardSpec) -> tuple[Rule, ...]:
@@ -109,16 +96,11 @@ def _rules(spec: ShardSpec) -> tuple[Rule, ...]:
     model = spec.profile.source
     return (
         no_such_flag("vllm"),
-        Rule(
-            # OSError: [Errno 98] error while attempting to bind on address ('127.0.0.1', 18110)
-            pattern=re.compile(rf"\[Errno 98\].*(?<!\d){spec.port}(?!\d)|\[Errno 98\] Address"),
-            sentence=lambda _: f"cannot listen on {spec.host} port {spec.port}: it is taken",
-            port_taken=True,
-        ),
+        port_taken(spec),
         meeting_failed(spec),
         Rule(
             pattern=re.compile(r"(Free memory on device .*? utilization \(.*?\))"),
-            sentence=lambda m: f"out of GPU memory: {json.dumps(m[1])[1:-1]}",
+            sentence=lambda m: f"out of GPU memory: {m[1]}",
         ),
         Rule(
             pattern=re.compile(r"No available memory for the cache blocks"),
