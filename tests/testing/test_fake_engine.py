@@ -43,11 +43,12 @@ def test_it_speaks_the_openai_api_with_a_key(tmp_path: Path) -> None:
                 models = (await http.get("/v1/models", headers=KEY)).json()
                 assert [one["id"] for one in models["data"]] == ["m"]
                 assert (await http.get("/props", headers=KEY)).json()["total_slots"] == 2
-                body = {"messages": [], "max_tokens": 3}
+                body: dict[str, object] = {"messages": [], "max_tokens": 3}
                 chat = await http.post("/v1/chat/completions", json=body, headers=KEY)
                 assert chat.json()["choices"][0]["message"]["content"] == "w0 w1 w2 "
                 assert chat.json()["usage"]["completion_tokens"] == 3
                 options = {"stream": True, "stream_options": {"include_usage": True}}
+                body["prompt"] = "eight words of a prompt that has eight"
                 stream = await http.post("/v1/completions", json=body | options, headers=KEY)
                 events = [line[6:] for line in stream.text.splitlines() if line]
                 assert events[-1] == "[DONE]"

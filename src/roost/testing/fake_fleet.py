@@ -34,7 +34,8 @@ from roost.domain.replica import (
 from roost.errors import NotFound, Refused, RoostError
 from roost.formats import agent_wire as wire
 from roost.testing.fake_dialects import DIALECTS
-from roost.testing.fake_engine import FakeEngine, knobs
+from roost.testing.fake_http import FakeEngine
+from roost.testing.fake_knobs import knobs
 from roost.testing.fake_ranks import Ranks
 
 log = structlog.get_logger()
@@ -55,7 +56,7 @@ class _Shard:
     known: bool = True
     """It is in the desired state; else an orphan, left running and reported with its spec."""
     engine: FakeEngine | None = None
-    listener: asyncio.Server | None = None
+    serving: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         spec = self.spec
@@ -67,16 +68,23 @@ class _Shard:
         words += ["--dialect", dialect if dialect in DIALECTS else "llama.cpp"]
         ranks = Ranks(rank=0, count=1, address=spec.host, port=0)
         await ranks.meet()
-        self.engine = FakeEngine(asked=knobs(words), ranks=ranks, key=spec.key)
-        try:
-            self.listener = await self.engine.listen()
-        except OSError as cause:
-            self.state, self.cause = ReplicaState.FAILED, f"cannot listen: {cause}"
+        self.engine = FakeEngine(
+            asked=knobs(words),
+            ranks=ranks,
+            say=lambda _: None,
+            leave=self._failed,
+            key=spec.key,
+        )
+        self.serving = asyncio.ensure_future(self.engine.serve())
 
     def stop(self) -> None:
-        if self.listener is not None:
-            self.listener.close()
+        if self.serving is not None and self.engine is not None:
+            self.serving.cancel()
+            self.engine.close()
         self.state, self.since = ReplicaState.STOPPED, time.time()
+
+    def _failed(self, _: int) -> None:
+        self.state, self.cause = ReplicaState.FAILED, "cannot listen"
 
     def observed(self) -> ObservedShard:
         load = None
