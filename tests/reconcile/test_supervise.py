@@ -6,9 +6,13 @@ from hypothesis import strategies as st
 
 from roost.domain.replica import ReplicaState
 from roost.reconcile.supervise import (
+    BUSY_AFTER_S,
+    CLEAR_WITHIN_S,
     GRACE_S,
     HUNG_AFTER_S,
+    HUNG_ANSWERS,
     LONGEST_DELAY_S,
+    NOTHING_LEFT,
     SILENT_AFTER_S,
     STABLE_AFTER_S,
     Action,
@@ -16,13 +20,16 @@ from roost.reconcile.supervise import (
     Forget,
     Health,
     Kill,
+    Left,
     Life,
     Limits,
     Phase,
     Seen,
     Start,
     Terminate,
+    cause_of,
     delay,
+    due_of,
     failed,
     hurried,
     next_look,
@@ -48,6 +55,9 @@ class World:
     ended: Ended | None = None
     log_bytes: int = 0
     in_flight: float | None = 0
+    scraped: bool = False
+    left: Left = NOTHING_LEFT
+    """Of an engine of which no process lives."""
     deaf: bool = False
     """Ignores SIGTERM."""
     starts: list[float] = field(default_factory=list)
@@ -61,6 +71,8 @@ class World:
             health=self.health if self.running else None,
             log_bytes=self.log_bytes,
             in_flight=self.in_flight if self.running else None,
+            scraped=self.scraped and self.running,
+            left=NOTHING_LEFT if self.running or self.others else self.left,
         )
         self.life, actions = step(
             self.life, seen, wanted=self.wanted, limits=self.limits, now=self.now, luck=luck
@@ -108,7 +120,7 @@ class World:
         return self
 
     def state(self) -> ReplicaState:
-        return state_of(self.life, now=self.now)
+        return state_of(self.life)
 
 
 def test_an_engine_is_placed_then_starting_then_loading_then_ready() -> None:
@@ -186,6 +198,44 @@ def test_a_crash_loop_of_ten_minutes_is_a_handful_of_starts() -> None:
     assert 7 <= len(world.starts) <= 10
 
 
+def test_a_crash_loop_says_that_it_is_one_how_often_it_failed_and_when_it_tries_again() -> None:
+    """B032: a state with a cause, and growing delays."""
+    world = World()
+    for failures in (1, 2, 3, 4, 5, 6):
+        world.look()
+        assert due_of(world.life) is None
+        world.crash("exit status 1: no such config key")
+        world.look()
+        assert world.state() is ReplicaState.FAILED
+        assert due_of(world.life) == world.now + 2.0 ** (failures - 1)
+        said = "exit status 1: no such config key"
+        looping = f"crash-looping, {failures} failures in a row, {said}"
+        assert cause_of(world.life) == (said if failures < 3 else looping)
+        world.now = world.life.due
+    # What went wrong stays readable while it is tried again, and once it is ready it loops no more.
+    world.until_ready()
+    assert cause_of(world.life) == "exit status 1: no such config key"
+
+
+def test_a_taken_port_in_a_crash_loop_is_said_by_itself() -> None:
+    world = World()
+    for _ in range(5):
+        world.look()
+        world.crash()
+        world.look()
+        world.now = world.life.due
+    world.look()
+    world.crash("port 1 is taken", port_taken=True)
+    world.look()
+    assert cause_of(world.life) == "port 1 is taken"
+    assert world.life.failures == 5
+
+
+def test_what_the_agent_has_never_failed_to_start_is_due_at_no_time() -> None:
+    assert due_of(Life()) is None
+    assert due_of(World().until_ready().life) is None
+
+
 def test_a_long_stable_run_makes_the_next_delay_the_shortest_again() -> None:
     world = World()
     for _ in range(6):
@@ -254,6 +304,7 @@ def test_a_survivor_that_cannot_be_killed_keeps_the_engine_from_starting_and_is_
     assert "cannot be ended by SIGKILL" in world.life.cause
     assert "100" in world.life.cause
     assert world.story.count("Kill") < 50
+    assert due_of(world.life) is None
     world.others = 0
     world.run_for(2)
     assert len(world.starts) == 2
@@ -270,6 +321,85 @@ def test_a_ready_engine_that_falls_silent_leaves_routing_and_then_is_started_aga
     world.run_for(HUNG_AFTER_S)
     assert world.story[:2] == ["Start", "Kill"]
     assert world.life.restarts == 1
+
+
+def test_a_few_bad_answers_are_not_enough_to_end_an_engine_however_much_time_passes() -> None:
+    """Time alone is no evidence: so many answers must have been asked for, and been bad."""
+    world = World().until_ready()
+    world.health = Health.SILENT
+    for _ in range(HUNG_ANSWERS):
+        assert world.story == ["Start"]
+        world.look()
+        world.now += 29
+    assert world.story == ["Start", "Kill"]
+    assert world.life.cause == "gave no good answer to 5 health checks in 116 s, last: silent"
+
+
+def test_many_bad_answers_at_one_moment_are_one() -> None:
+    world = World().until_ready()
+    world.health = Health.REFUSED
+    for _ in range(50):
+        world.look()
+    assert world.life.bad_answers == 1
+
+
+@pytest.mark.parametrize("health", [Health.SILENT, Health.REFUSED, Health.BROKEN])
+def test_an_agent_that_was_stopped_does_not_take_its_own_gap_for_the_engines_failure(
+    health: Health,
+) -> None:
+    """An agent under SIGSTOP, or a machine that stood still, wakes up hours later."""
+    world = World().until_ready()
+    world.health = health
+    world.run_for(SILENT_AFTER_S - 5)
+    world.now += 7200
+    assert state_of(world.life) is ReplicaState.READY
+    world.look()
+    assert world.life.bad_answers == 0
+    assert state_of(world.life) is ReplicaState.READY
+    # And from here on it has all of its time once more.
+    world.run_for(HUNG_AFTER_S - 5)
+    assert world.story == ["Start"]
+    world.run_for(10)
+    assert "Kill" in world.story
+
+
+def test_an_agent_that_was_stopped_while_an_engine_loads_does_not_give_the_load_up() -> None:
+    world = World(limits=Limits(load_timeout_s=100))
+    world.run_for(50)
+    world.now += 7200
+    world.run_for(45)
+    assert world.story == ["Start"]
+    world.run_for(10)
+    assert world.story[:2] == ["Start", "Kill"]
+
+
+@pytest.mark.parametrize("sign", ["metrics", "log"])
+def test_a_busy_engine_that_shows_life_is_out_of_routing_and_is_not_ended(sign: str) -> None:
+    world = World().until_ready()
+    world.health = Health.SILENT
+    world.scraped = sign == "metrics"
+    for _ in range(20):
+        world.log_bytes += 10 if sign == "log" else 0
+        world.run_for(BUSY_AFTER_S / 25)
+        assert world.story == ["Start"]
+    assert world.state() is ReplicaState.STARTING
+    world.health = Health.READY
+    world.look()
+    assert world.state() is ReplicaState.READY
+
+
+def test_life_elsewhere_is_believed_for_ten_minutes_and_only_of_one_that_is_silent() -> None:
+    world = World(scraped=True).until_ready()
+    world.health = Health.SILENT
+    world.run_for(BUSY_AFTER_S - 5)
+    assert world.story == ["Start"]
+    world.run_for(10)
+    assert "Kill" in world.story
+    # One that answers that it is broken knows better than its metrics page.
+    world = World(scraped=True).until_ready()
+    world.health = Health.BROKEN
+    world.run_for(HUNG_AFTER_S + 10)
+    assert "Kill" in world.story
 
 
 def test_one_bad_answer_between_good_ones_changes_nothing() -> None:
@@ -324,6 +454,78 @@ def test_an_engine_that_ignores_sigterm_is_killed_after_the_grace() -> None:
     assert world.story == ["Start", "Terminate", "Kill", "Forget"]
 
 
+def test_a_stop_is_over_only_when_port_and_cards_are_seen_free() -> None:
+    """B027: what was stopped gives its place away; nobody gets it before it is free."""
+    world = World(left=Left(port=21003, on_cards=(4711,))).until_ready()
+    world.wanted = False
+    world.run_for(5)
+    assert world.story == ["Start", "Terminate"]
+    assert world.state() is ReplicaState.DRAINING
+    assert cause_of(world.life) == (
+        "no process lives; port 21003 is in use, the GPU driver still lists process 4711"
+    )
+    world.left = Left(on_cards=(4711,))
+    world.run_for(1)
+    assert world.state() is ReplicaState.DRAINING
+    world.left = NOTHING_LEFT
+    world.run_for(1)
+    assert world.story == ["Start", "Terminate", "Forget"]
+    assert world.state() is ReplicaState.STOPPED
+    assert world.life.cause is None
+
+
+def test_a_port_that_never_comes_free_is_said_and_not_waited_for_longer() -> None:
+    world = World(left=Left(port=21003)).until_ready()
+    world.wanted = False
+    world.run_for(CLEAR_WITHIN_S)
+    assert world.state() is ReplicaState.DRAINING
+    world.run_for(3)
+    assert world.state() is ReplicaState.STOPPED
+    assert world.life.cause == "stopped; port 21003 is in use 10 s after its last process ended"
+
+
+def test_a_process_that_turns_up_on_its_cards_keeps_them_for_ever() -> None:
+    """B027: no time makes a card free on which a process of the engine is seen."""
+    world = World(left=Left(on_cards=(4711,))).until_ready()
+    world.wanted = False
+    world.run_for(3)
+    for _ in range(1000):
+        world.others = 1
+        world.now += next_look(world.life, now=world.now)
+        world.look()
+    assert world.state() is ReplicaState.DRAINING
+    assert cause_of(world.life) == ("cannot be ended by SIGKILL, tried for over 10 s: process 100")
+    assert "Forget" not in world.story
+    world.others, world.left = 0, NOTHING_LEFT
+    world.run_for(1)
+    assert world.state() is ReplicaState.STOPPED
+
+
+def test_what_a_driver_still_lists_is_waited_for_before_the_next_start_and_no_longer() -> None:
+    """B027: started at once, the engine would be out of memory by its own last run."""
+    world = World(left=Left(on_cards=(4711,))).until_ready()
+    world.crash()
+    world.run_for(5)
+    assert len(world.starts) == 1
+    world.left = NOTHING_LEFT
+    world.run_for(1)
+    assert len(world.starts) == 2
+    world.left = Left(on_cards=(4712,))
+    world.crash()
+    world.run_for(CLEAR_WITHIN_S + LONGEST_DELAY_S)
+    assert len(world.starts) == 3
+
+
+def test_a_stop_of_one_whose_port_another_has_does_not_wait_for_that_port() -> None:
+    world = World(left=Left(port=21003))
+    world.look()
+    world.crash("port 21003 is taken", port_taken=True)
+    world.look()
+    world.wanted = False
+    world.look()
+    assert world.state() is ReplicaState.STOPPED
+
+
 def test_a_stop_of_an_engine_that_is_not_ready_does_not_drain() -> None:
     world = World()
     world.look()
@@ -371,6 +573,8 @@ class Happening:
             "minute",
             "long",
             "escape",
+            "left",
+            "clear",
         ]
     )
 
@@ -390,6 +594,8 @@ def happen(world: World, what: str) -> None:
             world.wanted = False
         case "second" | "minute" | "long":
             world.now += {"second": 1, "minute": 61, "long": 3600}[what]
+        case "left" | "clear":
+            world.left = Left(port=1, on_cards=(2,)) if what == "left" else NOTHING_LEFT
         case "escape":
             # A process that nobody saw before turns up.
             if not world.running and world.life.phase is not Phase.GONE:
@@ -458,7 +664,7 @@ def test_an_engine_that_recovers_is_ready_in_the_end(happenings: list[str]) -> N
 def test_every_phase_is_looked_at_again_and_has_a_word(phase: Phase) -> None:
     life = replace(Life(), phase=phase, since=5, due=5)
     assert next_look(life, now=6) > 0
-    assert state_of(life, now=6) in ReplicaState
+    assert state_of(life) in ReplicaState
 
 
 def test_a_failure_is_remembered_with_its_cause_through_the_next_start() -> None:

@@ -20,6 +20,7 @@ from roost.agent.copied import Copied
 from roost.agent.directory import Directory
 from roost.agent.facts import Asked
 from roost.agent.facts.gpus import gone
+from roost.agent.facts.holders import Holders
 from roost.agent.facts.reach import Reach
 from roost.agent.membership import Invitation, Membership
 from roost.agent.obedience import Obedience
@@ -92,6 +93,7 @@ class Agent:
             memory=self._directory.path / "gpus.json",
             nvml=options.nvml,
         )
+        self._holders = Holders(options.nvml)
         self._reach = Reach()
         self._stopping = asyncio.Event()
         self._signals = 0
@@ -288,6 +290,7 @@ class Agent:
             exists=self._reach.exists,
             program=self._program,
             gone=lambda uuids: gone(self._reading.facts.gpus, uuids),
+            on_cards=self._holders.of,
             http=http,
             now=self._now,
             luck=self._random.random,

@@ -91,6 +91,9 @@ class ObservedShard:
     cause: str | None = None
     """Why it failed, or why it was restarted last; a sentence with the exit status and the log's
     evidence."""
+    due: float | None = None
+    """Of one that failed: when it is started again, in seconds since the epoch by the agent's
+    clock. None: no start is due."""
     port_taken: bool = False
     """The engine could not bind: the server is to assign another port."""
     slots: int | None = None

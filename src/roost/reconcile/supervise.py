@@ -4,9 +4,9 @@ The shell (`roost.agent.supervise`) looks, calls `step`, performs the actions, a
 Nothing here
 reads a clock, a file or a process: what was seen, the time and the dice come in as arguments.
 
-    WAITING ──start──▶ STARTING ──▶ LOADING ──▶ READY ──not wanted──▶ DRAINING ──▶ ENDING ──▶ GONE
-       ▲                   │           │          │                                  ▲
-       └──── backoff ──────┴───────────┴──────────┘        (not ready: straight to) ─┘
+    WAITING ─start─▶ STARTING ─▶ LOADING ─▶ READY ─stop─▶ DRAINING ─▶ ENDING ─▶ CLEARING ─▶ GONE
+       ▲                 │          │         │                          ▲
+       └──── backoff ────┴──────────┴─────────┘ (not ready: straight to) ┘
 """
 
 from dataclasses import dataclass, replace
@@ -24,8 +24,19 @@ STABLE_AFTER_S: Final = 600.0
 """Ready for so long, an engine's next failure starts from the shortest delay again."""
 SILENT_AFTER_S: Final = 15.0
 """A ready engine that gives no good answer for so long is reported as not ready."""
+SILENT_ANSWERS: Final = 2
+"""And at least so many answers in a row must have been bad."""
 HUNG_AFTER_S: Final = 60.0
 """And for so long, it is ended and started again."""
+ANSWERS_APART_S: Final = 0.5
+"""Answers closer together are one."""
+HUNG_ANSWERS: Final = 5
+"""And at least so many answers in a row must have been bad: time alone is no evidence."""
+BUSY_AFTER_S: Final = 600.0
+"""An engine that is silent to health checks and shows life otherwise is believed busy for so long.
+"""
+ABSENT_AFTER_S: Final = 30.0
+"""Between two looks: longer, and it was the agent that was stopped, not the engine."""
 BELIEVED_LOADING: Final = 3.0
 """How many load timeouts the bare answer "loading" is worth: it is the engine's word, not its
 progress.
@@ -38,6 +49,12 @@ GRACE_S: Final = 10.0
 """Between SIGTERM and SIGKILL."""
 RESEND_S: Final = 1.0
 STUBBORN_AFTER_S: Final = 10.0
+CLEAR_WITHIN_S: Final = 10.0
+"""For a port and cards to be seen free once no process of the engine lives; then it is said and
+gone on without.
+"""
+CRASH_LOOP_FROM: Final = 3
+"""Failures in a row."""
 
 
 class Health(StrEnum):
@@ -65,8 +82,10 @@ class Phase(StrEnum):
     """To be stopped; what is in flight finishes."""
     ENDING = "ending"
     """SIGTERM was sent, SIGKILL follows."""
+    CLEARING = "clearing"
+    """No process of it lives; its port and its cards are not yet seen free."""
     GONE = "gone"
-    """Stopped on purpose, and no process of it lives."""
+    """Stopped on purpose, and nothing of it is left."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,18 +106,45 @@ class Ended:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Left:
+    """What an engine of which no process lives seems to hold; what can't be told isn't held."""
+
+    port: int | None = None
+    """Its port, which can't be bound."""
+    on_cards: tuple[int, ...] = ()
+    """Process ids that its cards' driver still lists and that exist no more."""
+
+    def __str__(self) -> str:
+        """`port 21003 is in use, process 4711 is listed on its GPUs`."""
+        said = [] if self.port is None else [f"port {self.port} is in use"]
+        if self.on_cards:
+            which = ", ".join(str(pid) for pid in self.on_cards)
+            said.append(f"the GPU driver still lists process {which}")
+        return ", ".join(said)
+
+
+NOTHING_LEFT: Final = Left()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
     """What the shell saw just now; `None` is "not looked at", never "none"."""
 
     running: bool
     """The engine's first process lives."""
     others: tuple[int, ...] = ()
-    """Other processes of the engine that live; looked for when the first one is gone."""
+    """Other processes of the engine that live, or that its cards' driver lists and that exist;
+    looked for when the first one is gone.
+    """
+    left: Left = NOTHING_LEFT
+    """Looked for when no process of it lives."""
     ended: Ended | None = None
     health: Health | None = None
     log_bytes: int | None = None
     in_flight: float | None = None
     """Requests running and waiting, by a scrape made after the previous step."""
+    scraped: bool = False
+    """Its metrics page was answered after the previous step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,8 +168,16 @@ class Life:
     """Of the present process."""
     ill_since: float | None = None
     """READY: the first of the bad answers in a row."""
+    bad_answers: int = 0
+    """READY: so many in a row, at least half a second apart."""
+    bad_at: float | None = None
+    looked_at: float | None = None
+    """When the last step was."""
+    holds: bool = False
+    """A process was started, and its port and cards have not been seen free since."""
+    clearing_since: float | None = None
     progress_at: float = 0
-    """When the log last grew, or the process was started."""
+    """When the log last grew, the metrics page was last answered, or the process was started."""
     heard_at: float = 0
     """When it last answered that it is loading."""
     log_bytes: int = 0
@@ -169,6 +223,7 @@ _STATES: Final = {
     Phase.READY: ReplicaState.READY,
     Phase.DRAINING: ReplicaState.DRAINING,
     Phase.ENDING: ReplicaState.DRAINING,
+    Phase.CLEARING: ReplicaState.DRAINING,
     Phase.GONE: ReplicaState.STOPPED,
 }
 
@@ -177,7 +232,8 @@ def step(
     life: Life, seen: Seen, *, wanted: bool, limits: Limits, now: float, luck: float
 ) -> tuple[Life, tuple[Action, ...]]:
     """The next life, and what to do; `luck` in [0, 1) spreads restarts."""
-    if not wanted and life.phase not in {Phase.DRAINING, Phase.ENDING, Phase.GONE}:
+    life, seen = _after_absence(life, seen, now=now)
+    if not wanted and life.phase not in _STOPPING:
         return _begin_stop(life, seen, now=now)
     match life.phase:
         case Phase.WAITING:
@@ -186,12 +242,39 @@ def step(
             return _watch(life, seen, limits=limits, now=now, luck=luck)
         case Phase.DRAINING:
             return _drain(life, seen, limits=limits, now=now)
-        case Phase.ENDING:
+        case Phase.ENDING | Phase.CLEARING:
             return _end(life, seen, now=now, grace_s=limits.grace_s)
         case Phase.GONE:
             return life, ()
         case _:
             assert_never(life.phase)
+
+
+_STOPPING: Final = frozenset({Phase.DRAINING, Phase.ENDING, Phase.CLEARING, Phase.GONE})
+
+
+def _after_absence(life: Life, seen: Seen, *, now: float) -> tuple[Life, Seen]:
+    """The agent's own gap (stopped by a signal, a machine that stood still) counts against nobody.
+
+    What was asked before the gap and was not answered in time is no answer either.
+    """
+    absent = 0.0 if life.looked_at is None else now - life.looked_at
+    life = replace(life, looked_at=now)
+    if life.phase not in _UP or absent < ABSENT_AFTER_S:
+        return life, seen
+    life = replace(
+        life,
+        progress_at=min(now, life.progress_at + absent),
+        heard_at=min(now, life.heard_at + absent),
+        ill_since=None,
+        bad_answers=0,
+    )
+    if seen.health in {Health.SILENT, Health.BROKEN, Health.REFUSED}:
+        seen = replace(seen, health=None)
+    return life, seen
+
+
+_UP: Final = frozenset({Phase.STARTING, Phase.LOADING, Phase.READY})
 
 
 def started(life: Life, *, now: float) -> Life:
@@ -208,6 +291,10 @@ def started(life: Life, *, now: float) -> Life:
         port_taken=False,
         ready_since=None,
         ill_since=None,
+        bad_answers=0,
+        looked_at=now,
+        holds=True,
+        clearing_since=None,
         progress_at=now,
         heard_at=now,
         log_bytes=0,
@@ -236,6 +323,10 @@ def failed(life: Life, ended: Ended, *, now: float, luck: float) -> Life:
         port_taken=ended.port_taken,
         ready_since=None,
         ill_since=None,
+        bad_answers=0,
+        # Whoever has the port, it isn't this engine.
+        holds=life.holds and not ended.port_taken,
+        clearing_since=None,
         signalled_at=None,
         killing_since=None,
     )
@@ -252,11 +343,41 @@ def delay(failures: int, *, luck: float) -> float:
     return whole * (1 - luck / 4)
 
 
-def state_of(life: Life, *, now: float) -> ReplicaState:
+def due_of(life: Life) -> float | None:
+    """When the next start is due; None: none is, or a process of the last run is in its way."""
+    waits = life.phase is Phase.WAITING and life.cause is not None
+    return life.due if waits and life.killing_since is None else None
+
+
+def cause_of(life: Life) -> str | None:
+    """Why it failed or was restarted last; while it fails again and again, how often."""
+    looping = life.failures >= CRASH_LOOP_FROM and life.phase in {
+        Phase.WAITING,
+        Phase.STARTING,
+        Phase.LOADING,
+    }
+    if life.cause is None or not looping or life.port_taken or life.killing_since is not None:
+        return life.cause
+    return f"crash-looping, {life.failures} failures in a row, {life.cause}"
+
+
+def is_silent(life: Life) -> bool:
+    """Ready once, and without a good answer for so long that it gets no traffic."""
+    return _ill_for(life) >= SILENT_AFTER_S and life.bad_answers >= SILENT_ANSWERS
+
+
+def _ill_for(life: Life) -> float:
+    """By the looks alone: a clock that went on while nobody looked says nothing."""
+    if life.ill_since is None or life.looked_at is None:
+        return 0.0
+    return life.looked_at - life.ill_since
+
+
+def state_of(life: Life) -> ReplicaState:
     """The word for it that the server and people know."""
     if life.phase is Phase.WAITING and life.cause is not None and not life.port_taken:
         return ReplicaState.FAILED  # a taken port is no failure: another one is on its way
-    if life.ill_since is not None and now - life.ill_since >= SILENT_AFTER_S:
+    if is_silent(life):
         return ReplicaState.STARTING
     return _STATES[life.phase]
 
@@ -264,7 +385,9 @@ def state_of(life: Life, *, now: float) -> ReplicaState:
 def next_look(life: Life, *, now: float) -> float:
     """Seconds until looking again is worth it: often while something may change, calmly after."""
     match life.phase:
-        case Phase.WAITING if life.signalled_at is None:
+        case Phase.WAITING if life.signalled_at is None and (
+            life.clearing_since is None or now < life.due
+        ):
             return min(max(life.due - now, 0.02), 60.0)
         case Phase.STARTING | Phase.LOADING:
             return min(max(0.2, 0.02 * (now - life.since)), 2.0)
@@ -279,10 +402,21 @@ def next_look(life: Life, *, now: float) -> float:
 def _wait(life: Life, seen: Seen, *, now: float) -> tuple[Life, tuple[Action, ...]]:
     if seen.running or seen.others:
         return _kill(life, seen, now=now, because="a process of the last run still lives")
+    life = replace(life, signalled_at=None, killing_since=None)
+    # The port is asked for again by the start itself, which has another one assigned.
+    if seen.left.on_cards and life.holds:
+        since = now if life.clearing_since is None else life.clearing_since
+        life = replace(life, clearing_since=since)
+        if now < max(life.due, since + CLEAR_WITHIN_S):
+            return life, ()
+    else:
+        life = replace(life, clearing_since=None)
     if now < life.due:
-        return replace(life, signalled_at=None, killing_since=None), ()
+        return life, ()
     because = "wanted" if life.cause is None else f"again after: {life.cause}"
-    return replace(life, signalled_at=None, killing_since=None), (Start(because=because),)
+    if seen.left.on_cards and life.holds:
+        because = f"{because}; {seen.left} {CLEAR_WITHIN_S:g} s after its last process ended"
+    return life, (Start(because=because),)
 
 
 def _watch(
@@ -296,10 +430,13 @@ def _watch(
         return after, ()
     if seen.log_bytes is not None and seen.log_bytes != life.log_bytes:
         life = replace(life, log_bytes=seen.log_bytes, progress_at=now)
+    if seen.scraped:
+        life = replace(life, progress_at=now)
     if seen.health is Health.READY:
+        life = replace(life, ill_since=None, bad_answers=0)
         if life.phase is Phase.READY:
-            return replace(life, ill_since=None), ()
-        return replace(life, phase=Phase.READY, since=now, ready_since=now, ill_since=None), ()
+            return life, ()
+        return replace(life, phase=Phase.READY, since=now, ready_since=now), ()
     if life.phase is Phase.READY:
         return _watch_ready(life, seen, now=now, luck=luck)
     if seen.health is Health.LOADING:
@@ -314,12 +451,24 @@ def _watch_ready(
 ) -> tuple[Life, tuple[Action, ...]]:
     if seen.health is Health.LOADING:
         # It says so itself, so it isn't hung: out of routing until it is ready again.
+        life = replace(life, ill_since=None, bad_answers=0)
         return replace(life, phase=Phase.LOADING, since=now, progress_at=now, heard_at=now), ()
-    if seen.health is not None and life.ill_since is None:
-        life = replace(life, ill_since=now)
-    if seen.health is None or life.ill_since is None or now - life.ill_since < HUNG_AFTER_S:
+    if seen.health is None:
         return life, ()
-    what = f"gave no good answer to health checks for {HUNG_AFTER_S:.0f} s, last: {seen.health}"
+    ill_since = now if life.ill_since is None else life.ill_since
+    life = replace(life, ill_since=ill_since)
+    if life.bad_at is None or not life.bad_answers or now - life.bad_at >= ANSWERS_APART_S:
+        life = replace(life, bad_answers=life.bad_answers + 1, bad_at=now)
+    # Silence under load is not an end: the log and the metrics page tell of life. What answers
+    # wrongly, or has nobody listening, says itself that it is none.
+    alive_at = max(ill_since, life.progress_at) if seen.health is Health.SILENT else ill_since
+    hung = now - alive_at >= HUNG_AFTER_S or now - ill_since >= BUSY_AFTER_S
+    if not hung or life.bad_answers < HUNG_ANSWERS:
+        return life, ()
+    what = (
+        f"gave no good answer to {life.bad_answers} health checks in {now - ill_since:.0f} s, "
+        f"last: {seen.health}"
+    )
     return _give_up(life, seen, what, now=now, luck=luck)
 
 
@@ -345,10 +494,10 @@ def _give_up(
 
 def _begin_stop(life: Life, seen: Seen, *, now: float) -> tuple[Life, tuple[Action, ...]]:
     if not seen.running and not seen.others:
-        return _gone(life, now=now)
+        return _clear(life, seen, now=now)
     if life.phase is Phase.READY and seen.running:
-        life = replace(life, phase=Phase.DRAINING, since=now, idle_since=None, ill_since=None)
-        return life, ()
+        life = replace(life, phase=Phase.DRAINING, since=now, idle_since=None)
+        return replace(life, ill_since=None, bad_answers=0), ()
     return _terminate(life, seen, now=now, because="not wanted any more, and not ready")
 
 
@@ -374,7 +523,7 @@ def _drain(
 def _terminate(
     life: Life, seen: Seen, *, now: float, because: str
 ) -> tuple[Life, tuple[Action, ...]]:
-    life = replace(life, phase=Phase.ENDING, since=now, ill_since=None)
+    life = replace(life, phase=Phase.ENDING, since=now, ill_since=None, bad_answers=0)
     life = replace(life, signalled_at=None, killing_since=None)
     if not seen.running:
         return _end(life, seen, now=now)
@@ -385,7 +534,10 @@ def _end(
     life: Life, seen: Seen, *, now: float, grace_s: float = GRACE_S
 ) -> tuple[Life, tuple[Action, ...]]:
     if not seen.running and not seen.others:
-        return _gone(life, now=now)
+        return _clear(life, seen, now=now)
+    if life.phase is Phase.CLEARING:
+        # One that was missed, or that the cards' driver knows of: what holds a card is not gone.
+        life = replace(life, phase=Phase.ENDING, since=now)
     if not seen.running:
         return _kill(life, seen, now=now, because="its first process ended, others live")
     if now - life.since < grace_s:
@@ -397,8 +549,9 @@ def _kill(life: Life, seen: Seen, *, now: float, because: str) -> tuple[Life, tu
     since = now if life.killing_since is None else life.killing_since
     life = replace(life, killing_since=since)
     if now - since >= STUBBORN_AFTER_S:
-        pids = ", ".join(str(pid) for pid in seen.others) or "its first process"
-        why = f"cannot be ended by SIGKILL since {now - since:.0f} s: {pids}"
+        pids = "process " + ", ".join(str(pid) for pid in seen.others)
+        pids = pids if seen.others else "its first process"
+        why = f"cannot be ended by SIGKILL, tried for over {STUBBORN_AFTER_S:.0f} s: {pids}"
         life = replace(life, cause=why)
     recently = life.signalled_at is not None and now - life.signalled_at < RESEND_S
     # SIGTERM counts as a signal too: the first SIGKILL after it must not wait.
@@ -407,6 +560,22 @@ def _kill(life: Life, seen: Seen, *, now: float, because: str) -> tuple[Life, tu
     return replace(life, signalled_at=now), (Kill(because=because),)
 
 
-def _gone(life: Life, *, now: float) -> tuple[Life, tuple[Action, ...]]:
+def _clear(life: Life, seen: Seen, *, now: float) -> tuple[Life, tuple[Action, ...]]:
+    if not life.holds or seen.left == NOTHING_LEFT:
+        if life.phase is Phase.CLEARING:
+            life = replace(life, cause=None)
+        return _gone(life, "stopped, and no process of it lives", now=now)
+    if life.phase is not Phase.CLEARING:
+        life = replace(
+            life, phase=Phase.CLEARING, since=now, cause=f"no process lives; {seen.left}"
+        )
+        life = replace(life, signalled_at=None, killing_since=None)
+    if now - life.since < CLEAR_WITHIN_S:
+        return life, ()
+    what = f"stopped; {seen.left} {now - life.since:.0f} s after its last process ended"
+    return _gone(replace(life, cause=what), what, now=now)
+
+
+def _gone(life: Life, because: str, *, now: float) -> tuple[Life, tuple[Action, ...]]:
     life = replace(life, phase=Phase.GONE, since=now, signalled_at=None, killing_since=None)
-    return life, (Forget(because="stopped, and no process of it lives"),)
+    return replace(life, holds=False, clearing_since=None), (Forget(because=because),)

@@ -1,7 +1,7 @@
 """The cards as NVIDIA's management library (NVML) describes them; any call may be unsupported."""
 
 import ctypes
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -77,6 +77,23 @@ class Session:
         except Failed:
             self.close()
             raise
+
+    def on_cards(self, uuids: Sequence[str]) -> tuple[int, ...] | None:
+        """Pids that compute on these cards or MIG instances; None: it doesn't say for one of them.
+
+        Raises `Failed`.
+        """
+        found: dict[str, tuple[Process, ...] | None] = {}
+        for card in self.read().cards or ():
+            places: tuple[Card | Instance, ...] = (card, *card.instances)
+            found.update({place.uuid: place.processes for place in places if place.uuid})
+        pids: set[int] = set()
+        for uuid in uuids:
+            processes = found.get(uuid)
+            if processes is None:
+                return None
+            pids.update(one.pid for one in processes if one.compute and one.pid is not None)
+        return tuple(sorted(pids))
 
     def close(self) -> None:
         """Let the driver go; the next reading opens it again."""

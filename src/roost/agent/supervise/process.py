@@ -8,7 +8,7 @@ import os
 import resource
 import signal
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -25,6 +25,11 @@ INHERITED: Final = frozenset({
 """What an engine gets of the agent's environment, with `LC_*`, `NCCL_*` and `NVIDIA_*`: never a
 secret of the agent's.
 """
+UMASK: Final = 0o077
+"""What an engine writes may hold prompts: it is its owner's alone, as all of the agent's is."""
+OOM_SCORE_ABOVE_AGENT: Final = 200
+"""Out of memory, the kernel ends the engine and not whoever starts it again."""
+MOST_OOM_SCORE: Final = 1000
 _INHERITED_PREFIXES: Final = ("LC_", "NCCL_", "NVIDIA_")
 
 
@@ -130,6 +135,7 @@ def launch(argv: tuple[str, ...], env: Mapping[str, str], log: int) -> Process:
     it and none
     is needed.
     """
+    # Descriptors are closed and signals are as they were before Python: Popen's own defaults.
     child = subprocess.Popen(
         argv,
         env=dict(env),
@@ -139,15 +145,33 @@ def launch(argv: tuple[str, ...], env: Mapping[str, str], log: int) -> Process:
         cwd="/",
         start_new_session=True,
         close_fds=True,
+        umask=UMASK,
     )
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        # The core of an engine is as large as its model, and fills the disk that the others need.
-        _, most = resource.prlimit(child.pid, resource.RLIMIT_CORE)
-        resource.prlimit(child.pid, resource.RLIMIT_CORE, (0, most))
+    _limit(child.pid)
     # Between fork and here it may have ended already; it is our zombie then and still has its
     # number.
     found = procfs.stat(child.pid)
     return Process(child.pid, found.started if found is not None else 0, child)
+
+
+def _limit(pid: int) -> None:
+    """Its children inherit all of it. A kernel or container that forbids one of these forbids it.
+
+    Set from outside, just after the program was started: what runs between fork and exec in a
+    process with threads may do nothing that Python does.
+    """
+    with contextlib.suppress(OSError):
+        # The core of an engine is as large as its model, and fills the disk that the others need.
+        _, most = resource.prlimit(pid, resource.RLIMIT_CORE)
+        resource.prlimit(pid, resource.RLIMIT_CORE, (0, most))
+    with contextlib.suppress(OSError, ValueError):
+        # Each request is a descriptor, and 1024 of them is what most shells give.
+        _, most = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (most, most))
+    with contextlib.suppress(OSError, ValueError):
+        own = int(Path("/proc/self/oom_score_adj").read_text())
+        score = min(MOST_OOM_SCORE, own + OOM_SCORE_ABOVE_AGENT)
+        (procfs.PROC / str(pid) / "oom_score_adj").write_text(str(score))
 
 
 def adopt(pid: int, started: int) -> Process | None:
@@ -174,17 +198,45 @@ def _living(mark: Mark, first: tuple[int, int] | None) -> list[procfs.Stat]:
     engine's
     exactly if no *other* process has that number as its own.
     """
-    number = None
-    if first is not None:
-        pid, started = first
-        holder = procfs.stat(pid)
-        number = pid if holder is None or holder.started == started else None
-    return [
-        process
-        for process in procfs.processes()
-        if (number is not None and number in {process.session, process.group})
-        or mark.is_on(procfs.marks(process.pid))
-    ]
+    number = _session_of(first)
+    return [process for process in procfs.processes() if _is_of(process, mark, number)]
+
+
+def _session_of(first: tuple[int, int] | None) -> int | None:
+    """The number of the engine's session, as long as it is the engine's."""
+    if first is None:
+        return None
+    pid, started = first
+    holder = procfs.stat(pid)
+    return pid if holder is None or holder.started == started else None
+
+
+def _is_of(process: procfs.Stat, mark: Mark, session: int | None) -> bool:
+    if session is not None and session in {process.session, process.group}:
+        return True
+    return mark.is_on(procfs.marks(process.pid))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listed:
+    """What the driver of an engine's cards lists, once none of its processes is known to live."""
+
+    ours: tuple[int, ...] = ()
+    """That exist and are the engine's: dead ones too, whose threads may still hold the card."""
+    vanished: tuple[int, ...] = ()
+    """That don't exist here: about to be let go by the driver, or of another container."""
+
+
+def sorted_out(listed: Iterable[int], mark: Mark, first: tuple[int, int] | None) -> Listed:
+    """Somebody else's processes are in neither: who else is on a card is for the facts to say."""
+    ours, vanished = [], []
+    for pid in sorted(set(listed)):
+        found = procfs.stat(pid)
+        if found is None:
+            vanished.append(pid)
+        elif _is_of(found, mark, _session_of(first)):
+            ours.append(pid)
+    return Listed(ours=tuple(ours), vanished=tuple(vanished))
 
 
 def kill(mark: Mark, first: tuple[int, int] | None) -> tuple[int, ...]:

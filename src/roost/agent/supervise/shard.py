@@ -23,6 +23,7 @@ from roost.reconcile.supervise import (
     Ended,
     Forget,
     Kill,
+    Left,
     Life,
     Limits,
     Phase,
@@ -100,6 +101,7 @@ class Shard:
             restarts=kept.restarts,
             failures=kept.failures,
             cause=kept.cause,
+            holds=kept.up,
         )
         self._kept = kept
         if kept.pid is not None and kept.started is not None:
@@ -163,14 +165,14 @@ class Shard:
 
     def observed(self) -> ObservedShard:
         """As it is reported."""
-        now = self._tools.now()
-        state = supervise.state_of(self.life, now=now)
+        state = supervise.state_of(self.life)
         serves = state in {ReplicaState.READY, ReplicaState.DRAINING}
         alive = self._process is not None
-        cause = self.life.cause
-        if self.life.ill_since is not None and state is ReplicaState.STARTING:
-            seconds = now - self.life.ill_since
-            cause = f"no good answer to health checks for {seconds:.0f} s: {self._answers.health}"
+        cause = supervise.cause_of(self.life)
+        if supervise.is_silent(self.life):
+            cause = (
+                f"no good answer to {self.life.bad_answers} health checks: {self._answers.health}"
+            )
         return ObservedShard(
             placement=self.spec.placement,
             rank=self.spec.rank,
@@ -181,6 +183,7 @@ class Shard:
             port=self.running.port if alive else self.spec.port,
             restarts=self.life.restarts,
             cause=cause,
+            due=supervise.due_of(self.life),
             port_taken=self.life.port_taken,
             slots=self._answers.slots,
             load=self._answers.load if serves else None,
@@ -229,6 +232,8 @@ class Shard:
                 was=was.phase.value,
                 cause=self.life.cause,
             )
+        elif self.life.cause is not None and self.life.cause != was.cause:
+            log.warning("shard.held_up", replica=self.spec.replica, cause=self.life.cause)
         for action in actions:
             self._perform(action)
         if not seen.running and self._process is not None and self.life.phase is not Phase.STARTING:
@@ -239,34 +244,57 @@ class Shard:
 
     async def _look(self) -> Seen:
         if not self._is_running:
-            return self._look_at_its_end()
-        answers, size, in_flight = self._answers, None, None
+            return await self._look_at_its_end()
+        answers, size, in_flight, scraped = self._answers, None, None, False
         if self.life.phase in _UP:
             self.log.trim()
             size = self.log.size()
             await answers.ask_health(self.running)
         if self.life.phase in {Phase.READY, Phase.DRAINING}:
             await answers.ask_load(self._asked)
-            in_flight = answers.in_flight
+            in_flight, scraped = answers.in_flight, answers.load is not None
         if not self._is_running:
             # It ended while it was asked.
-            return self._look_at_its_end()
-        return Seen(running=True, health=answers.health, log_bytes=size, in_flight=in_flight)
+            return await self._look_at_its_end()
+        return Seen(
+            running=True,
+            health=answers.health,
+            log_bytes=size,
+            in_flight=in_flight,
+            scraped=scraped,
+        )
 
     @property
     def _is_running(self) -> bool:
         return self._process is not None and self._process.running
 
-    def _look_at_its_end(self) -> Seen:
+    async def _look_at_its_end(self) -> Seen:
         self._answers.health = None
         ended = None
         if self._process is not None and self.life.phase in _UP:
             ended = self._why(self._process.status)
-        others = process.living(self.mark, self._first)
+        others, left = process.living(self.mark, self._first), supervise.NOTHING_LEFT
+        if not others and self.life.holds and self._is_next_due:
+            others, left = await self._look_at_what_is_left()
         if not others and self._process is None:
             # From here on the number may be given to others, whose session is none of ours.
             self._first = None
-        return Seen(running=False, others=others, ended=ended)
+        return Seen(running=False, others=others, left=left, ended=ended)
+
+    @property
+    def _is_next_due(self) -> bool:
+        """What an engine holds matters to the next start and to the end."""
+        if not self.wanted:
+            return True
+        return self.life.phase is Phase.WAITING and self.life.due <= self._tools.now()
+
+    async def _look_at_what_is_left(self) -> tuple[tuple[int, ...], Left]:
+        """Processes of it that its cards' driver lists, and what else isn't seen free."""
+        spec = self.running
+        listed = await self._tools.on_cards(spec.gpu_uuids) if spec.gpu_uuids else None
+        found = process.sorted_out(listed or (), self.mark, self._first)
+        taken = causes.taken(spec.host, spec.port) if spec.rank == 0 else None
+        return found.ours, Left(port=None if taken is None else spec.port, on_cards=found.vanished)
 
     async def _learn(self, was: Life) -> None:
         answers = self._answers

@@ -1,6 +1,6 @@
 """What all shards of an agent share: where things are kept, what the node has, the time, luck."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,6 +26,10 @@ class Tools:
     """How an engine is started here; raises `Unavailable`."""
     gone: Callable[[Sequence[str]], str | None]
     """Which of these cards, by uuid, is not there any more; None: none of them."""
+    on_cards: Callable[[Sequence[str]], Awaitable[tuple[int, ...] | None]]
+    """Process ids that the driver lists on these cards, by uuid; None: it can't say, or not in
+    time.
+    """
     http: httpx2.AsyncClient
     now: Callable[[], float]
     luck: Callable[[], float]
