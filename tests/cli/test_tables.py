@@ -237,6 +237,23 @@ def test_since_is_read_as_seconds_and_as_iso_time(api: FakeApi, run: Run) -> Non
     assert [line.split()[9] for line in lines] == ["5d", "5d", "5d", "-"]
 
 
+def test_a_failed_replica_says_when_it_is_tried_again_before_why_it_failed(
+    api: FakeApi, run: Run
+) -> None:
+    in_a_while = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 250))
+    row = {"replica": "a-0", "state": "failed", "cause": "exit status 1: no such key"}
+    rows = [row | {"next_try_at": at} for at in (in_a_while, "2026-01-01T00:00:00Z", None)]
+    api.answers["GET /api/v1/replicas"] = {"replicas": rows}
+    api.answers["GET /api/v1/explain/a"] = {"model": "a", "replicas": rows, "decisions": []}
+    said = [line.split(maxsplit=10)[10] for line in run("replicas").out.splitlines()[1:]]
+    assert said == [
+        "next try in 4m: exit status 1: no such key",
+        "next try now: exit status 1: no such key",
+        "exit status 1: no such key",
+    ]
+    assert run("explain", "a").out.splitlines()[0] == f"a-0 is failed: {said[0]}"
+
+
 def test_models_show_ready_of_wanted(api: FakeApi, run: Run) -> None:
     api.answers["GET /api/v1/models"] = {
         "models": [

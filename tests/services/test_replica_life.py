@@ -154,6 +154,26 @@ async def test_a_crash_is_restarted_in_place_and_the_cause_is_shown(fleet: Small
     assert fleet.routes() == [placement]
 
 
+async def test_a_failed_replica_says_when_its_agent_tries_again_until_it_does(
+    fleet: SmallFleet,
+) -> None:
+    agent = await fleet.join("a")
+    await fleet.apply(catalog())
+    await fleet.rest(turns=2)
+    assert fleet.server.views.replicas()[0]["next_try_at"] is None
+    cause = "crash-looping, 6 failures in a row, exit status 1: no such key"
+    agent.become(ReplicaState.FAILED, cause=cause, due=1_000_032.0)
+    agent.report()
+    await fleet.steps()
+    (row,) = fleet.server.views.replicas()
+    assert (row["state"], row["cause"]) == ("failed", cause)
+    assert row["next_try_at"] == "1970-01-12T13:47:12Z"
+    agent.become(ReplicaState.STARTING, due=None)
+    agent.report()
+    await fleet.steps()
+    assert fleet.server.views.replicas()[0]["next_try_at"] is None
+
+
 async def test_a_replica_that_was_never_given_is_not_routed(fleet: SmallFleet) -> None:
     good, bad = await fleet.join("a"), await fleet.join("b")
     await fleet.apply(catalog())

@@ -149,6 +149,7 @@ class ReplicaRow(BaseModel):
     since: str
     restarts: int
     cause: str | None
+    next_try_at: str | None
     because: str | None
     shards: list[ShardRow]
     running: float | None

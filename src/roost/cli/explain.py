@@ -4,6 +4,7 @@ import click
 
 from roost.cli.client import part
 from roost.cli.output import say, seconds_since, span
+from roost.cli.replicas import cause
 from roost.cli.session import Session, session
 
 
@@ -54,4 +55,5 @@ def _standing(replica: dict[str, object]) -> str:
     ago = span(seconds_since(replica.get("since")))
     if ago:
         said += f", for {ago}"
-    return f"{said}: {replica['cause']}" if replica.get("cause") else said
+    why = cause(replica)
+    return f"{said}: {why}" if why else said

@@ -19,7 +19,8 @@ COLUMNS = (
 def replicas(run: Session) -> None:
     """Every replica: RUNNING and WAITING are requests, KV is how full its cache is.
 
-    SINCE is how long it has been in its STATE. `-` was not measured.
+    SINCE is how long it has been in its STATE. `-` was not measured. CAUSE of a failed one begins
+    with when it is started again.
 
     \b
     Example:
@@ -53,5 +54,15 @@ def _row(replica: dict[str, Any]) -> tuple[str | None, ...]:
         count(replica.get("waiting")),
         None if kv is None else f"{kv * 100:.0f}%",
         span(seconds_since(replica.get("since"))),
-        replica.get("cause") or replica.get("because"),
+        cause(replica),
     )
+
+
+def cause(replica: dict[str, Any]) -> str | None:
+    """Why it is as it is, and of a failed one when it is tried again, which must not be cut off."""
+    why = replica.get("cause") or replica.get("because")
+    late_s = seconds_since(replica.get("next_try_at"))
+    if late_s is None:
+        return why
+    soon = f"next try in {span(-late_s)}" if late_s < 0 else "next try now"
+    return f"{soon}: {why}" if why else soon

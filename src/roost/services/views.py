@@ -146,12 +146,24 @@ class Views:
             "since": moment(replica.since),
             "restarts": replica.restarts,
             "cause": (replica.because or replica.cause) if lost else replica.cause,
+            "next_try_at": self._next_try_at(replica),
             "because": replica.because,
             "shards": [self._shard(shard) for shard in replica.shards],
             "running": None if load is None else load.running,
             "waiting": None if load is None else load.waiting,
             "kv_usage": None if load is None else load.kv_usage,
         }
+
+    def _next_try_at(self, replica: Replica) -> str | None:
+        """When a failed one is started again, by its agent's clock; of a group, the last part."""
+        if replica.state is not ReplicaState.FAILED:
+            return None
+        seen = (
+            self._inventory.live(shard.node).shards.get((replica.placement, shard.rank))
+            for shard in replica.shards
+        )
+        due = [shard.due for shard in seen if shard is not None and shard.due is not None]
+        return moment(max(due)) if due else None
 
     def _shard(self, shard: Shard) -> Row:
         return {
@@ -178,6 +190,7 @@ class Views:
             "since": moment(since),
             "restarts": 0,
             "cause": self._scheduler.waiting.get((model, index)) or self._why_waiting(),
+            "next_try_at": None,
             "because": None,
             "shards": [],
             "running": None,
