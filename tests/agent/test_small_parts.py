@@ -266,29 +266,84 @@ def test_a_number_that_was_given_away_is_nobodys_engine(tmp_path: Path) -> None:
         child.wait()
 
 
-def test_an_engine_inherits_no_descriptor_and_no_terminal(tmp_path: Path) -> None:
+def test_what_the_driver_lists_is_the_engines_another_ones_or_vanished(tmp_path: Path) -> None:
+    """A dead first process counts as there: threads of it may still hold the card."""
+    child = subprocess.Popen(["true"], start_new_session=True)
+    try:
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        found = procfs.stat(child.pid)
+        assert found is not None
+        assert not found.lives
+        mark = Mark(agent="nobody", fleet="f", placement="p", rank=0)
+        listed = (2**22 + 1, os.getpid(), child.pid)
+        said = process.sorted_out(listed, mark, (child.pid, found.started))
+        assert (said.ours, said.vanished) == ((child.pid,), (2**22 + 1,))
+        # By marks alone it isn't: a dead process has none.
+        assert process.sorted_out(listed, mark, None).ours == ()
+    finally:
+        child.wait()
+
+
+def test_an_engine_gets_limits_of_its_own_and_nothing_of_the_agents(tmp_path: Path) -> None:
+    """No descriptor, terminal, session or core; all files it may have, and the kernel's first
+    choice when memory is out. Its children have the same.
+    """
+    code = """
+import json, os, resource, sys, time
+while resource.getrlimit(resource.RLIMIT_CORE)[0] or score() == own: time.sleep(0.01)
+soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+os.close(os.open(made, os.O_CREAT | os.O_WRONLY, 0o666))
+print(json.dumps({
+    "fds": sorted(os.listdir("/proc/self/fd")),
+    "stdin": os.readlink("/proc/self/fd/0"),
+    "leads a session": os.getsid(0) == os.getpid(),
+    "core": resource.getrlimit(resource.RLIMIT_CORE)[0],
+    "all files": soft == hard,
+    "oom": score() - own,
+    "mode": oct(os.stat(made).st_mode & 0o777),
+    "env": sorted({*os.environ} - {"LC_CTYPE"}),  # which Python itself may add
+    "directory": os.getcwd(),
+    "blocked": [line for line in open("/proc/self/status") if line.startswith("SigBlk")],
+}))
+"""
+    own = int(Path("/proc/self/oom_score_adj").read_text())
+    made = str(tmp_path / "made")
+    given = (
+        f"own, made = {own}, {made!r}\n"
+        "score = lambda: int(open('/proc/self/oom_score_adj').read())\n"
+    )
+
     async def story() -> str:
         out = tmp_path / "out"
         secret = os.open(tmp_path / "credential", os.O_CREAT | os.O_RDWR)
         os.set_inheritable(secret, True)
         log = os.open(out, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
-        code = (
-            "import os, resource, time\n"
-            "while resource.getrlimit(resource.RLIMIT_CORE)[0]: time.sleep(0.01)\n"
-            "print(sorted(os.listdir('/proc/self/fd')), os.getsid(0)==os.getpid())"
-        )
-        argv = (sys.executable, "-c", f"{code}; print(os.readlink('/proc/self/fd/0'))")
-        started = process.launch(argv, {"PATH": "/usr/bin"}, log)
+        mark = Mark(agent="a1", fleet="f1", placement="p1", rank=0)
+        env = environment({"ROOST_JOIN_TOKEN": "t", "PATH": "/usr/bin"}, {}, mark)
+        started = process.launch((sys.executable, "-c", given + code), env, log)
         async with asyncio.timeout(60):
             await started.over.wait()
-        assert started.status == 0
         started.close()
         os.close(secret)
         os.close(log)
+        assert started.status == 0, out.read_text()
         return out.read_text()
 
-    said = asyncio.run(story())
-    assert said == "['0', '1', '2', '3'] True\n/dev/null\n"
+    said = json.loads(asyncio.run(story()))
+    assert said.pop("env") == [
+        *("PATH", "ROOST_AGENT", "ROOST_FLEET", "ROOST_PLACEMENT", "ROOST_RANK"),
+    ]
+    assert said.pop("blocked") == ["SigBlk:\t0000000000000000\n"]
+    assert said == {
+        "fds": ["0", "1", "2", "3"],  # the last is the listing itself
+        "stdin": "/dev/null",
+        "leads a session": True,
+        "core": 0,
+        "all files": True,
+        "oom": min(200, 1000 - own),
+        "mode": "0o600",
+        "directory": "/",
+    }
 
 
 # -- files -------------------------------------------------------------------------------------------

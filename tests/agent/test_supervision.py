@@ -19,8 +19,12 @@ from agent.wire_server import WireServer
 from roost.agent.supervise import procfs
 from roost.agent.supervise.kept import Kept, Shelf
 from roost.domain.replica import ReplicaState, ShardSpec
+from roost.testing.fake_nvml import FakeProcess, eight_h100
 
 Tell = Callable[[Story], None]
+
+NOBODY = 2**22 + 1
+"""Above the largest process id that Linux gives."""
 
 
 @pytest.fixture
@@ -41,6 +45,8 @@ def lives(pid: int) -> bool:
 def test_children_that_outlive_their_engine_are_gone_before_the_next_start(
     tell: Tell, words: tuple[str, ...], tmp_path: Path
 ) -> None:
+    """B027: workers that outlive a killed parent hold its memory; none is there at the next start."""
+
     async def story(server: WireServer, node: Node) -> None:
         await node.start(*words)
         file = tmp_path / "children"
@@ -69,14 +75,22 @@ def test_children_that_outlive_their_engine_are_gone_before_the_next_start(
 def test_a_crash_loop_is_slow_names_its_cause_and_spares_the_others(
     tell: Tell, words: tuple[str, ...]
 ) -> None:
+    """B032: a constructor that always fails; another profile of it is started at once."""
+
     async def story(server: WireServer, node: Node) -> None:
         await node.start(*words)
         bad = fake(
             "bad", "--exit-after", "0", "--exit-code", "3", "--stderr", "bad config key: sharding"
         )
         await server.want(bad, fake("good"))
-        failed = await server.told(lambda s: s.restarts >= 2, "bad")
-        assert failed.cause == "exit status 3: bad config key: sharding"
+        first = await server.told(lambda s: s.due is not None, "bad")
+        assert first.cause == "exit status 3: bad config key: sharding"
+        again = await server.told(lambda s: s.due is not None and s.restarts == 2, "bad")
+        assert again.state is ReplicaState.FAILED
+        assert again.cause == f"crash-looping, 3 failures in a row, {first.cause}"
+        # After the third failure in a row 4 s, less up to a quarter.
+        assert again.due is not None
+        assert 3 <= again.due - again.since <= 4
         good = await server.state("good", ReplicaState.READY)
         assert good.restarts == 0
         # Another placement of the same model works: it is started at once, whatever the old one's
@@ -106,6 +120,8 @@ def test_exit_status_0_is_a_failure_and_the_engine_comes_back(
 def test_a_load_longer_than_its_limit_of_silence_is_no_failure_while_it_shows_life(
     tell: Tell, words: tuple[str, ...], while_loading: tuple[str, ...]
 ) -> None:
+    """B028: slow, and with a listener or without one, as while it downloads."""
+
     async def story(server: WireServer, node: Node) -> None:
         await node.start(*words)
         args = ("--load-s", "2.5", "--load-lines", "0.2", *while_loading)
@@ -122,6 +138,8 @@ def test_a_load_longer_than_its_limit_of_silence_is_no_failure_while_it_shows_li
 def test_an_engine_that_never_becomes_ready_is_given_up_with_its_last_state(
     tell: Tell, words: tuple[str, ...]
 ) -> None:
+    """B028: said with its limit, and tried again by the same agent."""
+
     async def story(server: WireServer, node: Node) -> None:
         await node.start(*words)
         await server.want(fake("p1", "--load-s", "600", "--refuse-while-loading", load_timeout_s=1))
@@ -131,13 +149,19 @@ def test_an_engine_that_never_becomes_ready_is_given_up_with_its_last_state(
     tell(story)
 
 
+@pytest.mark.parametrize("by", ["a listener", "an outgoing connection"])
 def test_a_taken_port_is_told_and_another_one_is_used_at_once_without_a_restart(
-    tell: Tell, words: tuple[str, ...]
+    tell: Tell, words: tuple[str, ...], by: str
 ) -> None:
+    """B030: whoever has it, it is no failure of the engine's."""
+
     async def story(server: WireServer, node: Node) -> None:
-        with socket.socket() as taken:
+        with socket.socket() as taken, socket.create_server(("127.0.0.1", 0)) as other_end:
             taken.bind(("127.0.0.1", 0))
-            taken.listen()
+            if by == "a listener":
+                taken.listen()
+            else:
+                taken.connect(other_end.getsockname())
             port = taken.getsockname()[1]
             await node.start(*words)
             await server.want(fake("p1", port=port))
@@ -154,6 +178,27 @@ def test_a_taken_port_is_told_and_another_one_is_used_at_once_without_a_restart(
         assert ready.port == other
         assert ready.restarts == 0
         assert not ready.port_taken
+
+    tell(story)
+
+
+def test_a_port_that_was_closed_a_moment_ago_is_used_again_at_once(
+    tell: Tell, words: tuple[str, ...]
+) -> None:
+    """B030: what is left of its connections (TIME_WAIT) hinders no listener."""
+
+    async def story(server: WireServer, node: Node) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as before:
+            port = before.getsockname()[1]
+            with socket.create_connection(("127.0.0.1", port)) as client:
+                accepted, _ = before.accept()
+                accepted.close()  # the side that closes first keeps the port's remains
+                assert client.recv(1) == b""
+        await node.start(*words)
+        await server.want(fake("p1", port=port))
+        ready = await server.state("p1", ReplicaState.READY)
+        assert (ready.port, ready.restarts, ready.cause) == (port, 0, None)
+        assert not any(s.port_taken for report in server.reports for s in report.shards)
 
     tell(story)
 
@@ -176,6 +221,8 @@ def test_an_address_that_is_not_this_machines_is_no_taken_port(
 def test_a_stop_drains_what_is_in_flight_and_the_stream_ends_whole(
     tell: Tell, words: tuple[str, ...]
 ) -> None:
+    """B033: SIGTERM comes after the last stream, not before."""
+
     async def story(server: WireServer, node: Node) -> None:
         await node.start(*words)
         spec = fake("p1", "--tokens-per-s", "10", drain_timeout_s=60)
@@ -200,9 +247,78 @@ def test_a_stop_drains_what_is_in_flight_and_the_stream_ends_whole(
     tell(story)
 
 
+def test_a_stream_longer_than_the_drain_limit_is_cut_in_sight_and_the_stop_ends(
+    tell: Tell, words: tuple[str, ...]
+) -> None:
+    """B033: its reader sees an error, never an answer that seems whole."""
+
+    async def story(server: WireServer, node: Node) -> None:
+        await node.start(*words)
+        spec = fake("p1", "--tokens-per-s", "5", drain_timeout_s=1)
+        await server.want(spec)
+        await server.state("p1", ReplicaState.READY)
+        url = f"http://127.0.0.1:{spec.port}/v1/chat/completions"
+        body = {"messages": [], "max_tokens": 100_000, "stream": True}
+        lines: list[str] = []
+
+        async def read() -> None:
+            async with (
+                httpx2.AsyncClient(timeout=60) as http,
+                http.stream(
+                    "POST", url, json=body, headers={"Authorization": f"Bearer {KEY}"}
+                ) as answer,
+            ):
+                async for line in answer.aiter_lines():
+                    lines.append(line)
+                    if len(lines) == 1:
+                        await server.want(stop=("p1",))
+
+        with pytest.raises(httpx2.HTTPError):
+            await read()
+        assert lines
+        assert "data: [DONE]" not in lines
+        await server.state("p1", ReplicaState.STOPPED)
+        assert node.engines() == []
+        assert "1 requests in flight after 1 s of draining" in node.log.read_text()
+
+    tell(story)
+
+
+def test_a_stop_is_over_when_the_driver_lists_no_process_of_it_any_more(
+    tell: Tell, words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B027: the server gives the GPU away as soon as the engine is reported as stopped."""
+    cards = tmp_path / "cards.json"
+    machine = eight_h100()
+    uuid = machine.cards[0].uuid
+    machine.save(cards)
+    monkeypatch.setenv("ROOST_FAKE_NVML", str(cards))
+
+    async def story(server: WireServer, node: Node) -> None:
+        await node.start(*words)
+        spec = replace(fake("p1"), gpus=(0,), gpu_uuids=(uuid,))
+        await server.want(spec)
+        await server.state("p1", ReplicaState.READY)
+        # No such process exists: what the driver still has to let go, for a while.
+        machine.but(0, processes=(FakeProcess(pid=NOBODY),)).save(cards)
+        await server.want(stop=("p1",))
+        waits = await server.told(lambda s: s.cause is not None)
+        assert (waits.state, waits.pid) == (ReplicaState.DRAINING, None)
+        assert waits.cause == f"no process lives; the GPU driver still lists process {NOBODY}"
+        assert node.engines() == []
+        # Somebody else's is no reason to wait.
+        machine.but(0, processes=(FakeProcess(pid=os.getpid()),)).save(cards)
+        stopped = await server.state("p1", ReplicaState.STOPPED)
+        assert stopped.cause is None
+
+    tell(story)
+
+
 def test_an_engine_that_ignores_sigterm_is_killed_with_its_children(
     tell: Tell, words: tuple[str, ...]
 ) -> None:
+    """B027: also when it is stopped."""
+
     async def story(server: WireServer, node: Node) -> None:
         await node.start(*words)
         await server.want(fake("p1", "--ignore-sigterm", "--children", "1"))

@@ -241,7 +241,8 @@ def test_a_failed_replica_says_when_it_is_tried_again_before_why_it_failed(
     api: FakeApi, run: Run
 ) -> None:
     in_a_while = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 250))
-    row = {"replica": "a-0", "state": "failed", "cause": "exit status 1: no such key"}
+    row: dict[str, Any] = {"replica": "a-0", "state": "failed"}
+    row["cause"] = "exit status 1: no such key"
     rows = [row | {"next_try_at": at} for at in (in_a_while, "2026-01-01T00:00:00Z", None)]
     api.answers["GET /api/v1/replicas"] = {"replicas": rows}
     api.answers["GET /api/v1/explain/a"] = {"model": "a", "replicas": rows, "decisions": []}

@@ -67,6 +67,7 @@ class FakeAgent:
     engines: dict[str, ObservedShard] = field(default_factory=dict)
     specs: dict[str, ShardSpec] = field(default_factory=dict)
     becomes: ReplicaState = ReplicaState.READY
+    ports_taken: tuple[int, ...] = ()
 
     async def join(self) -> None:
         server = self.fleet.server
@@ -130,6 +131,7 @@ class FakeAgent:
             shards=shards,
             address="127.0.0.1",
             port_range=(21000, 21100),
+            ports_taken=self.ports_taken,
         )
         self.fleet.server.reports.take(
             NodeName(self.name), wire.decode_report(wire.encode(report)), peer="127.0.0.1"

@@ -137,6 +137,23 @@ async def test_a_taken_port_gets_another_and_the_placement_stays(fleet: SmallFle
     assert fleet.rows() == [("coder-0", "ready", "a")]
 
 
+async def test_twenty_replicas_at_once_on_one_node_have_ports_of_their_own(
+    fleet: SmallFleet,
+) -> None:
+    """B030: none that somebody has there, and a route to the one that is used."""
+    agent = await fleet.join("a", gpus=20)
+    agent.ports_taken = (21000, 21003, 21004)
+    agent.report()
+    await fleet.apply(catalog(replicas=20))
+    await fleet.rest()
+    ports = [shard.port for shard in fleet.server.desired.of("a").run]  # type: ignore[arg-type]
+    free = [port for port in range(21000, 21023) if port not in agent.ports_taken]
+    assert sorted(ports) == free
+    assert fleet.rows() == [(f"coder-{index}", "ready", "a") for index in range(20)]
+    (model,) = fleet.server.routing.snapshot().models
+    assert sorted(route.port for route in model.routes) == free
+
+
 async def test_a_crash_is_restarted_in_place_and_the_cause_is_shown(fleet: SmallFleet) -> None:
     agent = await fleet.join("a")
     await fleet.apply(catalog())

@@ -324,6 +324,21 @@ def test_the_stand_in_and_the_vendors_binding_agree_on_names_and_arguments() -> 
     assert str(pynvml.NVMLError(15)) == str(NVMLError(15))
 
 
+def test_it_is_asked_which_processes_compute_on_some_cards_alone() -> None:
+    drawing = FakeProcess(pid=6, graphics=True)
+    machine = eight_h100().but(1, processes=(FakeProcess(pid=5), drawing))
+    machine = machine.but(2, processes=(FakeProcess(pid=7),)).but(3, processes=None)
+    part = FakeInstance(profile="1g.10gb", uuid="MIG-1", gpu_instance=3, memory=1)
+    machine = machine.but(4, mig=(part,), processes=(FakeProcess(pid=8, gpu_instance=3),))
+    uuids = [card.uuid for card in machine.cards]
+    session = Session(lambda: FakeNvml(lambda: machine))
+    assert session.on_cards(uuids[:1]) == ()
+    assert session.on_cards(uuids[:3]) == (5, 7)
+    # One that doesn't say, and one that isn't there: what is on them is not known.
+    assert session.on_cards(uuids[:4]) is None
+    assert session.on_cards([uuids[0], "GPU-none"]) is None
+
+
 def test_a_machine_is_written_for_an_agent_and_read_by_it(tmp_path: Path) -> None:
     path = tmp_path / "machine.json"
     machine = eight_h100().but(1, mig=(), processes=(FakeProcess(pid=3),), fabric=None)
