@@ -25,6 +25,8 @@ from roost.api.schemas import (
     NewToken,
     NodeRow,
     Orphans,
+    OrphansToReap,
+    Reaped,
     ReplicaRows,
     Tokens,
 )
@@ -65,6 +67,7 @@ def management(server: Server) -> FastAPI:
     _keys(app, server)
     _tokens(app, server)
     _events(app, server)
+    _orphans(app, server)
     return app
 
 
@@ -319,7 +322,21 @@ def _events(app: FastAPI, server: Server) -> None:
         more = found[-1].id if len(found) == limit and found[-1].id > 1 else None
         return _json({"events": rows, "next": more})
 
+
+def _orphans(app: FastAPI, server: Server) -> None:
     @app.get("/api/v1/orphans", response_model=Orphans)
     async def orphans() -> Response:
         """Engines that agents run and that this server did not give them."""
         return _json(server.views.orphans())
+
+    @app.post("/api/v1/orphans/reap", response_model=Reaped)
+    async def reap(asked: OrphansToReap) -> Response:
+        """Stop orphans; they drain, and hold their cards until their agents saw them end."""
+        if asked.all == bool(asked.placements):
+            raise Unusable('name the orphans to reap in "placements", or say "all": true')
+        reaped = (
+            await server.orphans.reap_all(who=_WHO)
+            if asked.all
+            else await server.orphans.reap(asked.placements, who=_WHO)
+        )
+        return _json({"reaped": reaped})

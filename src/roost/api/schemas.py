@@ -26,6 +26,13 @@ class NewToken(_In):
     uses: int = 1
 
 
+class OrphansToReap(_In):
+    """Which orphans to stop: those named, or all."""
+
+    placements: list[str] = Field(default_factory=list, max_length=10_000)
+    all: bool = False
+
+
 class _Open(BaseModel):
     model_config = ConfigDict(extra="allow")
 
@@ -347,3 +354,18 @@ class Orphans(BaseModel):
     """All orphans."""
 
     orphans: list[OrphanRow]
+
+
+class ReapedRow(BaseModel):
+    """What an order did: `ordered`, `stopping` (it was before), or `kept` (to be adopted)."""
+
+    placement: str
+    replica: str
+    nodes: list[str]
+    outcome: str
+
+
+class Reaped(BaseModel):
+    """All placements of an order."""
+
+    reaped: list[ReapedRow]

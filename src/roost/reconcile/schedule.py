@@ -159,6 +159,15 @@ def decided(world: World, plan: Plan) -> tuple[Decided, ...]:
     return _trimmed(world).decided(plan)
 
 
+def adoptable(world: World) -> frozenset[PlacementId]:
+    """The orphans that the next step adopts: they run as a replica that is wanted and missing."""
+    board = _trimmed(world)
+    board.adopt()
+    return frozenset(
+        action.orphan.placement for action in board.actions if isinstance(action, Adopt)
+    )
+
+
 def _trimmed(world: World) -> "_Board":
     """Without what is gone, lost, or too many."""
     board = _Board(world)

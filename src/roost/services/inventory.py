@@ -325,7 +325,7 @@ class Inventory:
         found: dict[PlacementId, dict[int, tuple[NodeName, ObservedShard]]] = {}
         for name, live in self._live.items():
             for (placement, rank), shard in live.shards.items():
-                if shard.spec is not None and placement not in self._ledger.replicas:
+                if shard.spec is not None and not self._is_given(placement, rank, name):
                     found.setdefault(placement, {})[rank] = (name, shard)
         return tuple(self._orphan(placement, ranks) for placement, ranks in sorted(found.items()))
 
@@ -341,7 +341,19 @@ class Inventory:
                 and spec.placement == placement
                 and spec.rank == rank
                 for rank, (name, spec) in shards.items()
-            ),
+            )
+            and placement not in self._ledger.replicas,
+        )
+
+    def _is_given(self, placement: PlacementId, rank: int, node: NodeName) -> bool:
+        """Somebody here gave it; a part of a group that was away is not in the others' tombstone.
+
+        Of what is wanted, another node's word changes nothing.
+        """
+        replica = self._ledger.replicas.get(placement)
+        return replica is not None and (
+            replica.wish is not Wish.STOP
+            or any((shard.rank, shard.node) == (rank, node) for shard in replica.shards)
         )
 
     def _usable(self, name: NodeName, host: str, port: int) -> bool:

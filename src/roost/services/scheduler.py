@@ -8,7 +8,6 @@ from typing import Final, assert_never
 import structlog
 
 from roost.domain.allocation import ReplicaName, replica_name
-from roost.domain.gpu import GpuUuid
 from roost.domain.model import Catalog, ModelName
 from roost.domain.node import NodeName
 from roost.domain.replica import PlacementId, ReplicaState
@@ -34,6 +33,7 @@ from roost.services.clock import Clock
 from roost.services.inventory import Inventory
 from roost.services.ledger import Ledger
 from roost.services.secrets import new_id, new_secret
+from roost.services.taking_over import taken_over
 from roost.store.records import Change, Drop, Event, Put
 
 DEFAULT_PORTS: Final = (20_000, 21_999)
@@ -226,32 +226,7 @@ class Scheduler:
         )
 
     def _adopt(self, action: Adopt, now: float) -> Replica:
-        orphan = action.orphan
-        adopted = Replica(
-            placement=orphan.placement,
-            name=orphan.spec.replica,
-            model=action.model,
-            index=action.index,
-            profile=orphan.spec.profile,
-            created_at=now,
-            since=now,
-            shards=tuple(
-                Shard(
-                    rank=rank,
-                    node=node,
-                    host=spec.host,
-                    port=spec.port,
-                    key=spec.key,
-                    gpus=spec.gpus,
-                    gpu_uuids=tuple(GpuUuid(uuid) for uuid in spec.gpu_uuids),
-                    hcas=spec.hcas,
-                    memory_bytes=spec.memory_bytes,
-                    disk_bytes=spec.disk_bytes,
-                    seen=True,
-                )
-                for rank, (node, spec) in sorted(orphan.shards.items())
-            ),
-        )
+        adopted = taken_over(action.orphan, now=now)
         # It may serve already: what was reported of it as an orphan is what is known of it.
         seen = {
             shard.rank: self._inventory.live(shard.node).shards.get((adopted.placement, shard.rank))

@@ -20,6 +20,7 @@ from roost.services.joining import Joining
 from roost.services.ledger import Ledger
 from roost.services.logs import LogRelay
 from roost.services.operations import Operations
+from roost.services.orphans import Orphans
 from roost.services.reports import Network, Reports
 from roost.services.routing import Routing
 from roost.services.scheduler import Scheduler
@@ -72,6 +73,7 @@ class Server:
         self.routing = Routing(ledger, self.inventory, self.scheduler, self.watch, clock)
         self.joining = Joining(ledger, self.inventory, clock)
         self.operations = Operations(ledger, self.inventory, clock)
+        self.orphans = Orphans(ledger, self.inventory, self.scheduler, clock)
         self.logs = LogRelay(self.watch)
         self.views = Views(ledger, self.inventory, self.scheduler, self.operations)
         ledger.listen(lambda _before, _after: self._changed())
