@@ -17,7 +17,7 @@ from agent.node import shard
 from agent.wire_server import WireServer
 from roost.domain.fleet import Fleet
 from roost.formats.fleet import fleet_to_json
-from roost.testing.fake_fleet import run_fleet
+from roost.testing.fake_fleet import FakeFleet
 from roost.testing.fleet_shapes import make_fleet
 
 LIMIT_S = 120
@@ -45,7 +45,7 @@ def test_what_is_in_no_list_goes_on_and_is_reported_as_it_was_started(tmp_path: 
             token.write_text("token-1")
             fleet = Fleet(nodes=make_fleet("cpu", 1, 0).nodes)
             nodes = asyncio.ensure_future(
-                run_fleet(fleet, url=server.url, directory=tmp_path, token_file=token)
+                FakeFleet(fleet=fleet, url=server.url, directory=tmp_path, token_file=token).run()
             )
             try:
                 await server.until(lambda: server.reports or None)

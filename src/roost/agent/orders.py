@@ -3,18 +3,36 @@
 import asyncio
 from collections.abc import AsyncIterator
 from functools import partial
+from typing import Protocol
 
 import structlog
 
 from roost.agent import logs
 from roost.agent.server import Server
-from roost.agent.supervise.engines import Engines
-from roost.agent.supervise.log import EARLIER_RUNS
+from roost.agent.supervise.log import EARLIER_RUNS, Log
 from roost.agent.tasks import cancel
+from roost.domain.replica import ShardSpec
 from roost.errors import RoostError
 from roost.formats import agent_wire as wire
 
 log = structlog.get_logger()
+
+
+class Logged(Protocol):
+    """An engine that writes a log."""
+
+    spec: ShardSpec
+    running: ShardSpec
+    """What the present run was started with."""
+    log: Log
+
+
+class Engines(Protocol):
+    """Those of this node."""
+
+    def shard(self, placement: str, rank: int) -> Logged | None:
+        """One of them; `None`: it is not here."""
+        ...
 
 
 class Orders:

@@ -1,5 +1,6 @@
 """What an agent asks of the server (`formats/agent_wire.py`), and what the answers mean."""
 
+import ssl
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, Final, TypeVar
 
@@ -39,8 +40,14 @@ class Server:
     """One server, by its URL; connections are kept and few."""
 
     def __init__(
-        self, url: str, *, boot_id: str | None = None, speak_from: str | None = None
+        self,
+        url: str,
+        *,
+        boot_id: str | None = None,
+        speak_from: str | None = None,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
+        """With `tls` many of them share one context, which takes longer to make than all else."""
         self.url = url.rstrip("/")
         # A copy of this machine's disk must not be taken for it.
         self._boot = "" if boot_id is None else f"&boot={boot_id}"
@@ -48,12 +55,13 @@ class Server:
         self._http = httpx2.AsyncClient(
             trust_env=False,
             transport=httpx2.AsyncHTTPTransport(
-                trust_env=False, limits=limits, local_address=speak_from
+                verify=tls or True, trust_env=False, limits=limits, local_address=speak_from
             ),
             timeout=TIMEOUT_S,
         )
         # Of their own: however many logs are followed, reports never wait for a connection.
         self._logs_http = httpx2.AsyncClient(
+            verify=tls or True,
             trust_env=False,
             limits=httpx2.Limits(max_connections=LOGS_AT_ONCE, max_keepalive_connections=0),
         )

@@ -71,14 +71,16 @@ def run(file: str, server: str, token_file: Path, directory: Path) -> None:
       roost fleet run fleet.json --server http://127.0.0.1:7400 --token-file token --dir nodes
     """
     # Late: `generate` needs none of it.
-    from roost.testing.fake_fleet import run_fleet
+    from roost.testing.fake_fleet import FakeFleet
 
     text, name = read_text(file)
     parsed = parse_fleet(text, filename=name)
 
     async def work() -> None:
         task = asyncio.ensure_future(
-            run_fleet(parsed.fleet, url=server, directory=directory, token_file=token_file)
+            FakeFleet(
+                fleet=parsed.fleet, url=server, directory=directory, token_file=token_file
+            ).run()
         )
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):

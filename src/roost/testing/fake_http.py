@@ -95,10 +95,18 @@ class FakeEngine:
         """Seconds since it was made."""
         return time.monotonic() - self._born
 
-    @property
-    def usage(self) -> float:
-        """Of its KV cache, 0 to 1."""
-        return self._figures().usage
+    def metrics(self) -> str:
+        """Its page `/metrics`."""
+        return self.dialect.metrics(
+            Figures(
+                model=self.asked.alias,
+                running=self.running,
+                waiting=self.waiting,
+                slots=self.asked.slots,
+                prompt_tokens=self.prompt_tokens,
+                generated_tokens=self.generated_tokens,
+            )
+        )
 
     def hang(self) -> None:
         """From here on it answers nobody, and streams stand still."""
@@ -151,6 +159,7 @@ class FakeEngine:
             self._listener = None
         if self._ending is not None:
             self._ending.cancel()
+        self.ranks.close()
         for client in self._clients:
             client.cancel()
 
@@ -215,21 +224,11 @@ class FakeEngine:
                 return await _send(writer, 503, b"")
             return await _send(writer, 200, self.dialect.health())
         if path == "/metrics" and not self.asked.no_metrics:
-            page = self.dialect.metrics(self._figures())
-            return await _send(writer, 200, page.encode(), kind=self.dialect.metrics_kind)
+            page = self.metrics().encode()
+            return await _send(writer, 200, page, kind=self.dialect.metrics_kind)
         if path in pages:
             return await _send(writer, 200, encoded(pages[path]))
         return await _send(writer, 404, self.dialect.unknown_path())
-
-    def _figures(self) -> Figures:
-        return Figures(
-            model=self.asked.alias,
-            running=self.running,
-            waiting=self.waiting,
-            slots=self.asked.slots,
-            prompt_tokens=self.prompt_tokens,
-            generated_tokens=self.generated_tokens,
-        )
 
     # -- requests --------------------------------------------------------------------------------
 

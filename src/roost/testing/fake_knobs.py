@@ -5,11 +5,15 @@ speaks as that engine does.
 """
 
 import argparse
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 from roost.testing.fake_dialects import DIALECTS, STATUSES
+
+PROGRAM: Final = (sys.executable, "-m", "roost.testing.fake_engine")
+"""How a fake engine is started as a process."""
 
 _SGLANG: Final = "sglang.launch_server"
 
