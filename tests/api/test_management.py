@@ -1,5 +1,7 @@
 import json
+import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx2
 import pytest
@@ -212,3 +214,57 @@ def test_the_openapi_description_names_every_path(admin: httpx2.Client) -> None:
     assert {"/api/v1/nodes", "/api/v1/catalog", "/api/v1/plan"} <= set(described["paths"])
     answers = described["paths"]["/api/v1/replicas"]["get"]["responses"]["200"]
     assert answers["content"]["application/json"]["schema"]
+
+
+def test_orphans_are_reaped_by_their_placements_and_stay_reaped_after_a_kill(
+    tmp_path: Path,
+) -> None:
+    """The order was stored before it was answered: the next server gives it, unasked."""
+    with Live(tmp_path / "first") as first:
+        wanting = WireNode(first, name="n").join()
+        wanting.report()
+        with first.admin() as admin:
+            admin.post("/api/v1/catalog", content=CATALOG)
+            wait_for(lambda: states(first) == [("coder-0", "placed")])
+        with wanting.client() as client:
+            spec = client.get("/agent/v1/desired", params={"revision": 0}).json()["run"][0]
+    placement = spec["placement"]
+    directory = tmp_path / "second"
+    with Live(directory) as server, server.admin() as admin:
+        node = WireNode(server, name="n").join()
+        seen = {key: spec[key] for key in ("placement", "rank", "replica", "port")}
+        node.shards = [{**seen, "state": "ready", "since": 1.0, "spec": spec}]
+        assert node.report().status_code == 200
+        assert [o["placement"] for o in admin.get("/api/v1/orphans").json()["orphans"]] == [
+            placement
+        ]
+
+        def reap(body: object) -> httpx2.Response:
+            return admin.post("/api/v1/orphans/reap", json=body)
+
+        unusable: object
+        for unusable in ({}, {"all": True, "placements": [placement]}, {"place": []}):
+            answer = reap(unusable)
+            assert (answer.status_code, answer.json()["code"]) == (422, "unusable_input")
+        missing = reap({"placements": [placement, "p-nope"]})
+        assert (missing.status_code, missing.json()["hint"]) == (404, "roost ctl orphans")
+        assert "there is no orphan p-nope" in missing.json()["detail"]
+        told = {"placement": placement, "replica": "coder-0", "nodes": ["n"]}
+        assert reap({"placements": [placement]}).json() == {
+            "reaped": [{**told, "outcome": "ordered"}]
+        }
+        server.stop(signal.SIGKILL)
+    with Live(directory) as server, server.admin() as admin:
+        assert admin.get("/api/v1/orphans").json() == {"orphans": []}
+        again = admin.post("/api/v1/orphans/reap", json={"placements": [placement]})
+        assert again.json() == {"reaped": [{**told, "outcome": "stopping"}]}
+        (event,) = [
+            event
+            for event in admin.get("/api/v1/events").json()["events"]
+            if event["what"] == "orphan.reaped"
+        ]
+        assert (event["who"], event["object"]) == ("admin", "coder-0")
+        node.server = server
+        with node.client() as client:
+            desired = client.get("/agent/v1/desired", params={"revision": 0}).json()
+        assert (desired["stop"], desired["run"]) == ([placement], [])

@@ -1,6 +1,6 @@
 """Orphans stopped on order: which may be, and that the order outlives this server."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -8,7 +8,7 @@ from roost.domain.allocation import ReplicaName
 from roost.domain.node import NodeName
 from roost.domain.replica import PlacementId, ReplicaState
 from roost.errors import Conflict, NotFound
-from roost.reconcile.replicas import Replica, Wish
+from roost.reconcile.replicas import Replica, Shard, Wish
 from roost.reconcile.schedule import Orphan, adoptable
 from roost.services.clock import Clock
 from roost.services.inventory import Inventory
@@ -127,7 +127,7 @@ class Orphans:
         ordered = [one for one in told if one.outcome is Outcome.ORDERED]
         if ordered:
             await self._ledger.commit(
-                [Put(record=self._tombstone(found[one.placement], now)) for one in ordered],
+                [Put(record=one) for one in self._tombstones(ordered, found, now)],
                 events=[
                     Event(
                         at=now,
@@ -141,21 +141,37 @@ class Orphans:
             )
         return tuple(told)
 
-    def _tombstone(self, orphan: Orphan, now: float) -> Replica:
-        stopped = replace(
-            taken_over(orphan, now=now),
-            wish=Wish.STOP,
-            because=_BECAUSE,
-            state=ReplicaState.DRAINING,
-        )
-        earlier = self._ledger.replicas.get(orphan.placement)
+    def _tombstones(
+        self, ordered: Sequence[Reaped], found: Mapping[PlacementId, Orphan], now: float
+    ) -> Iterator[Replica]:
+        taken = {
+            (shard.host, shard.port)
+            for replica in self._ledger.replicas.values()
+            for shard in replica.shards
+        }
+        for one in ordered:
+            fresh = taken_over(found[one.placement], now=now)
+            shards = [_without_port_of_another(shard, one, taken) for shard in fresh.shards]
+            yield self._stopped(replace(fresh, shards=tuple(shards)))
+
+    def _stopped(self, fresh: Replica) -> Replica:
+        earlier = self._ledger.replicas.get(fresh.placement)
         if earlier is None:
-            return stopped
-        # Parts of it stop already; this one was reported since.
-        known = {shard.rank for shard in stopped.shards}
+            return replace(fresh, wish=Wish.STOP, because=_BECAUSE, state=ReplicaState.DRAINING)
+        # Parts of it stop already; these were reported since.
+        known = {shard.rank for shard in fresh.shards}
         others = (shard for shard in earlier.shards if shard.rank not in known)
-        shards = sorted((*others, *stopped.shards), key=lambda shard: shard.rank)
+        shards = sorted((*others, *fresh.shards), key=lambda shard: shard.rank)
         return replace(earlier, shards=tuple(shards))
+
+
+def _without_port_of_another(shard: Shard, of: Reaped, taken: set[tuple[str, int]]) -> Shard:
+    """Of two that claim one port the later has none: it is stopped by its node all the same."""
+    if (shard.host, shard.port) in taken:
+        # Nobody connects to what is stopping, and this name leads nowhere (RFC 2606).
+        return replace(shard, host=f"{of.placement}.{shard.rank}.invalid")
+    taken.add((shard.host, shard.port))
+    return shard
 
 
 def _reaped(orphan: Orphan, outcome: Outcome) -> Reaped:
