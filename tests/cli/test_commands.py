@@ -94,7 +94,56 @@ def test_orphans_say_how_to_keep_them(api: FakeApi, run: Run) -> None:
     api.answers["GET /api/v1/orphans"] = {"orphans": [{**orphan, "shards": shards}]}
     lines = run("orphans").out.splitlines()
     assert lines[1].split() == ["m-0", "m", "cpu", "n1,n2", "p-1"]
-    assert lines[2] == "to keep them: roost ctl apply -f a catalog with m"
+    assert lines[2:] == [
+        "to keep them: roost ctl apply -f a catalog with m",
+        "to stop one: roost ctl orphans reap PLACEMENT",
+    ]
+
+
+def test_reaped_orphans_are_told_one_a_line(api: FakeApi, run: Run) -> None:
+    api.answers["POST /api/v1/orphans/reap"] = {
+        "reaped": [
+            {"placement": "p-1", "replica": "m-0", "nodes": ["n1", "n2"], "outcome": "ordered"},
+            {"placement": "p-2", "replica": "m-1", "nodes": ["n1"], "outcome": "stopping"},
+            {"placement": "p-3", "replica": "k-0", "nodes": ["n3"], "outcome": "kept"},
+        ]
+    }
+    ran = run("orphans", "reap", "--all", "--yes")
+    assert json.loads(api.asked[0].body) == {"all": True}
+    assert (ran.status, ran.out.splitlines()) == (
+        0,
+        [
+            "p-1 (m-0 on n1, n2) finishes what it has and stops",
+            "p-2 (m-1 on n1) was told to stop before",
+            "p-3 (k-0 on n3) is kept: its model is in the catalog and takes it over",
+            "1 orphan told to stop (watch: roost ctl replicas)",
+        ],
+    )
+
+
+def test_the_orphans_named_are_sent_and_json_is_the_answer(api: FakeApi, run: Run) -> None:
+    api.answers["POST /api/v1/orphans/reap"] = {"reaped": []}
+    ran = run("orphans", "reap", "p-1", "p-2", "--yes", "-o", "json")
+    assert json.loads(api.asked[0].body) == {"placements": ["p-1", "p-2"]}
+    assert (ran.status, ran.json, ran.err) == (0, {"reaped": []}, "")
+    assert run("orphans", "reap", "--all", "--yes").out == "no orphans: nothing was stopped\n"
+
+
+def test_an_orphan_that_is_not_there_is_exit_status_3(api: FakeApi, run: Run) -> None:
+    api.problem("POST /api/v1/orphans/reap", 404, "not_found", "there is no orphan p-1")
+    ran = run("orphans", "reap", "p-1", "--yes")
+    assert (ran.status, ran.out) == (3, "")
+    assert "there is no orphan p-1" in ran.err
+
+
+@pytest.mark.parametrize("words", [[], ["--all", "p-1", "--yes"], ["p-1"], ["--all"]])
+def test_nothing_is_reaped_without_names_or_without_a_yes(
+    api: FakeApi, run: Run, words: list[str]
+) -> None:
+    ran = run("orphans", "reap", *words)
+    assert ran.status == 2
+    assert "say --" in ran.err
+    assert api.asked == []
 
 
 def decisions(outcome: str) -> dict[str, object]:
