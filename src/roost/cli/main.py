@@ -44,7 +44,7 @@ ROOST: Final = {
     "demo": Lazy("roost.run.demo:demo", "A small model served on this machine.", "all"),
     "ctl": Lazy("roost.cli.main:ctl_group", "Ask and tell a running server."),
     "plan": Lazy("roost.cli.plan:plan", "Where replicas would go, from two files, offline."),
-    "fleet": Lazy("roost.run.fleet:fleet", "Make up a fleet to plan on."),
+    "fleet": Lazy("roost.run.fleet:fleet", "Make up a fleet: plan on it, run it, break it."),
     "server": Lazy("roost.run.server:server", "The control plane alone.", "server"),
     "agent": Lazy("roost.run.agent:agent", "Make this machine a node.", "agent"),
     "gateway": Lazy("roost.run.gateway:gateway", "The OpenAI endpoint alone.", "gateway"),

@@ -24,6 +24,8 @@ _LONGEST_DELAY_S: Final = 30.0
 _START_AGAIN_S: Final = 5.0
 """After a start that the machine refused: no memory, no processes, no space."""
 _TOKEN_TTL_S: Final = 600
+_TOKEN_TTL_A_NODE_S: Final = 1
+"""More, for each node that joins with it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +43,8 @@ class Options:
     """Nodes of this file, made up, instead of this machine."""
     nodes: int = 1
     """How many will join."""
+    engines: str = "in-process"
+    """What the engines of made-up nodes are."""
 
 
 @dataclass(kw_only=True)
@@ -169,7 +173,7 @@ class Stack:
             words = [*(sys.executable, "-m", "roost.cli.main", "fleet", "run")]
             words += [str(self.options.fake_fleet), "--server", self.api]
             words += ["--token-file", str(self._token_file)]
-            words += ["--dir", str(self.options.dir / "fleet")]
+            words += ["--dir", str(self.options.dir / "fleet"), "--engines", self.options.engines]
             self._processes.start("agent", words, holds_sigterm=True)
             return
         words = ["agent", "--server", self.api, "--token-file", str(self._token_file)]
@@ -299,9 +303,9 @@ class Stack:
         return self.options.dir / "agent" / "join-token"
 
     def _hand_out_token(self) -> None:
-        made = self.client().post(
-            "/api/v1/tokens", {"ttl_s": _TOKEN_TTL_S, "uses": self.options.nodes}
-        )
+        nodes = self.options.nodes
+        ttl_s = _TOKEN_TTL_S + nodes * _TOKEN_TTL_A_NODE_S
+        made = self.client().post("/api/v1/tokens", {"ttl_s": ttl_s, "uses": nodes})
         self._token_file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_private(self._token_file, f"{made['token']}\n".encode())
 

@@ -11,6 +11,7 @@ from roost.agent.facts.reach import Reach
 from roost.cli.client import default_directory
 from roost.errors import Unusable
 from roost.formats.fleet import parse_fleet
+from roost.run.fleet import MOST_PROCESSES, allow_files
 from roost.run.stack import Options, Stack, Stopped
 from roost.run.unseen import Unseen
 
@@ -56,6 +57,13 @@ directory_option = click.option(
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="Serve from the made-up nodes of this fleet file instead of this machine.",
 )
+@click.option(
+    "--engines",
+    type=click.Choice(["in-process", "processes"]),
+    default="in-process",
+    show_default=True,
+    help=f"Of made-up nodes: processes, {MOST_PROCESSES} at most, or none of their own.",
+)
 def up(
     directory: Path | None,
     ready_file: Path | None,
@@ -65,6 +73,7 @@ def up(
     workers: int,
     port_base: int | None,
     fake_fleet: Path | None,
+    engines: str,
 ) -> None:
     """Serve models from this machine: server, agent and gateway, until Ctrl-C.
 
@@ -72,6 +81,10 @@ def up(
     Example:
       roost up --model-dir ~/models --catalog catalog.yaml
     """
+    nodes = 1 if fake_fleet is None else count_nodes(fake_fleet)
+    if fake_fleet is not None:
+        # The server's connections are as many as the fleet's.
+        allow_files(nodes)
     options = Options(
         dir=(directory or default_directory()).absolute(),
         model_dirs=present(model_dirs),
@@ -80,7 +93,8 @@ def up(
         port_base=port_base,
         ready_file=ready_file,
         fake_fleet=fake_fleet,
-        nodes=1 if fake_fleet is None else count_nodes(fake_fleet),
+        nodes=nodes,
+        engines=engines,
     )
     with Stack(options=options, say=say) as stack:
         try:

@@ -21,7 +21,6 @@ from roost.testing.fake_processes import AsProcesses, Places
 from roost.testing.faults import Fault, Kind
 
 EngineKind = Literal["in-process", "processes"]
-MOST_PROCESSES: Final = 32
 _JOIN_AT_ONCE: Final = 32
 
 
@@ -37,7 +36,8 @@ class FakeFleet:
     token_file: Path
     """A join token that is good for every node."""
     engines: EngineKind = "in-process"
-    most_processes: int = MOST_PROCESSES
+    most_processes: int = 32
+    """Engines beyond so many do not start, if they are processes."""
     _nodes: dict[str, FakeNode] = field(default_factory=dict)
 
     async def run(self) -> None:
