@@ -10,7 +10,7 @@ from roost.agent.supervise import probe
 from roost.domain.profile import Engine, MetricNames
 from roost.domain.replica import Load
 from roost.engines import adapter
-from roost.reconcile.supervise import Health
+from roost.reconcile.engine_life import Health
 
 NAMES = MetricNames(running=("e:running",), waiting=("e:waiting",))
 

@@ -9,7 +9,7 @@ from roost.domain.profile import Engine, MetricNames, Profile, ProfileName
 from roost.domain.replica import PlacementId, ShardSpec
 from roost.engines import adapter
 from roost.engines.adapter import Exit, Site
-from roost.reconcile.supervise import Health
+from roost.reconcile.engine_life import Health
 
 COMMAND = adapter(Engine.COMMAND)
 PROFILE = Profile(

@@ -10,7 +10,7 @@ from roost.domain.profile import Engine, Profile, ProfileName
 from roost.domain.replica import PlacementId, ShardSpec
 from roost.engines import adapter
 from roost.engines.adapter import Exit, Site
-from roost.reconcile.supervise import Health
+from roost.reconcile.engine_life import Health
 
 DATA = Path(__file__).parents[1] / "data" / "engines"
 LLAMA = adapter(Engine.LLAMA_CPP)

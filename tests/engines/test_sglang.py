@@ -13,7 +13,7 @@ from roost.engines import adapter
 from roost.engines.adapter import Exit, Site
 from roost.engines.sglang import LAUNCH
 from roost.errors import Unavailable
-from roost.reconcile.supervise import Health
+from roost.reconcile.engine_life import Health
 
 SGLANG = adapter(Engine.SGLANG)
 SITE = Site(program=("/opt/python",), source="/models/coder", interface="ib0")

@@ -11,7 +11,7 @@ from roost.domain.replica import Load, ShardSpec
 from roost.engines import adapter
 from roost.engines.adapter import Exit, Site
 from roost.errors import Unavailable
-from roost.reconcile.supervise import Health
+from roost.reconcile.engine_life import Health
 
 DATA = Path(__file__).parents[1] / "data" / "engines"
 VLLM = adapter(Engine.VLLM)

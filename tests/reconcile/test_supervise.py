@@ -5,16 +5,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roost.domain.replica import ReplicaState
-from roost.reconcile.supervise import (
-    BUSY_AFTER_S,
-    CLEAR_WITHIN_S,
+from roost.reconcile.engine_life import (
     GRACE_S,
-    HUNG_AFTER_S,
-    HUNG_ANSWERS,
-    LONGEST_DELAY_S,
     NOTHING_LEFT,
     SILENT_AFTER_S,
-    STABLE_AFTER_S,
     Action,
     Ended,
     Forget,
@@ -28,13 +22,21 @@ from roost.reconcile.supervise import (
     Start,
     Terminate,
     cause_of,
-    delay,
     due_of,
+    next_look,
+    state_of,
+)
+from roost.reconcile.supervise import (
+    BUSY_AFTER_S,
+    CLEAR_WITHIN_S,
+    HUNG_AFTER_S,
+    HUNG_ANSWERS,
+    LONGEST_DELAY_S,
+    STABLE_AFTER_S,
+    delay,
     failed,
     hurried,
-    next_look,
     started,
-    state_of,
     step,
 )
 

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from roost.domain.profile import Engine, MetricNames
 from roost.domain.replica import ShardSpec
-from roost.reconcile.supervise import Ended, Health
+from roost.reconcile.engine_life import Ended, Health
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

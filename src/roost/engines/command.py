@@ -10,7 +10,7 @@ from roost.engines.adapter import Exit, Site
 from roost.engines.devices import cards, visible
 from roost.engines.exits import Rule, ended_by
 from roost.engines.load_names import names_of
-from roost.reconcile.supervise import Ended, Health
+from roost.reconcile.engine_life import Ended, Health
 
 _PLACEHOLDER: Final = re.compile(r"\{([a-z_]+)\}")
 

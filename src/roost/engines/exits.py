@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from roost.engines.adapter import Exit
-from roost.reconcile.supervise import Ended
+from roost.reconcile.engine_life import Ended
 
 EVIDENCE_CHARS: Final = 300
 

@@ -16,7 +16,7 @@ from roost.engines.adapter import Exit, Site
 from roost.engines.devices import visible
 from roost.engines.exits import Rule, ended_by
 from roost.engines.load_names import names_of
-from roost.reconcile.supervise import Ended, Health
+from roost.reconcile.engine_life import Ended, Health
 
 DEFAULT_SLOTS: Final = 4
 CONTEXT_PER_SLOT: Final = 4096

@@ -14,7 +14,7 @@ from roost.engines.devices import meeting_of, network, visible
 from roost.engines.exits import Rule, ended_by
 from roost.engines.load_names import VLLM, names_of
 from roost.engines.torch_logs import OUT_OF_MEMORY, meeting_failed, no_such_flag, port_taken
-from roost.reconcile.supervise import Ended, Health
+from roost.reconcile.engine_life import Ended, Health
 
 # `(EngineCore pid=123) ERROR 10-11 12:34:56 [core.py:778] ` and what of it there is.
 _PREFIX: Final = re.compile(

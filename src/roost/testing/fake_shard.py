@@ -21,8 +21,8 @@ from roost.domain.replica import Load, ObservedShard, ReplicaState, ShardSpec
 from roost.engines import adapter
 from roost.engines.adapter import Exit
 from roost.errors import RoostError
-from roost.reconcile import supervise
-from roost.reconcile.supervise import (
+from roost.reconcile import engine_life, supervise
+from roost.reconcile.engine_life import (
     Ended,
     Forget,
     Health,
@@ -148,10 +148,10 @@ class FakeShard:
 
     def observed(self) -> ObservedShard:
         """As it is reported."""
-        state = supervise.state_of(self._life)
+        state = engine_life.state_of(self._life)
         serves = state in {ReplicaState.READY, ReplicaState.DRAINING}
-        cause = supervise.cause_of(self._life)
-        if supervise.is_silent(self._life) and self._engine is not None:
+        cause = engine_life.cause_of(self._life)
+        if engine_life.is_silent(self._life) and self._engine is not None:
             health = self._health(self._engine)
             cause = f"no good answer to {self._life.bad_answers} health checks: {health}"
         return ObservedShard(
@@ -163,7 +163,7 @@ class FakeShard:
             port=self.running.port if self.lives else self.spec.port,
             restarts=self._life.restarts,
             cause=cause,
-            due=supervise.due_of(self._life),
+            due=engine_life.due_of(self._life),
             port_taken=self._life.port_taken,
             slots=self._slots(),
             load=self._load() if serves else None,
@@ -216,7 +216,7 @@ class FakeShard:
             and engine.asked.nnodes == 1
             and engine.asked.hang_health_after is None
         )
-        return _NO_LOOK_S if calm else supervise.next_look(self._life, now=self._tools.now())
+        return _NO_LOOK_S if calm else engine_life.next_look(self._life, now=self._tools.now())
 
     def _turn(self) -> None:
         seen = self._look()
@@ -255,7 +255,7 @@ class FakeShard:
             in_flight=engine.running + engine.waiting if answers and not engine.hung else None,
         )
 
-    def _perform(self, action: supervise.Action) -> None:
+    def _perform(self, action: engine_life.Action) -> None:
         match action:
             case Start():
                 self._start()

@@ -8,7 +8,7 @@ import httpx2
 from roost.agent.supervise import probe
 from roost.domain.replica import Load, ShardSpec
 from roost.engines import adapter
-from roost.reconcile.supervise import Health
+from roost.reconcile.engine_life import Health
 
 
 class Answers:

@@ -8,7 +8,7 @@ from roost.domain.replica import ShardSpec
 from roost.engines import adapter
 from roost.engines.adapter import Exit
 from roost.errors import Unavailable
-from roost.reconcile.supervise import Ended
+from roost.reconcile.engine_life import Ended
 
 
 def why(exit_: Exit, spec: ShardSpec) -> Ended:

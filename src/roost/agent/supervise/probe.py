@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from roost.domain.profile import MetricNames
 from roost.domain.replica import Load, ShardSpec
 from roost.engines.adapter import Adapter
-from roost.reconcile.supervise import Health
+from roost.reconcile.engine_life import Health
 
 HEALTH_TIMEOUT_S: Final = 5.0
 SCRAPE_TIMEOUT_S: Final = 5.0

@@ -18,8 +18,8 @@ from roost.agent.supervise.tools import Tools
 from roost.domain.replica import ObservedShard, ReplicaState, ShardSpec
 from roost.engines.adapter import Exit
 from roost.errors import RoostError
-from roost.reconcile import supervise
-from roost.reconcile.supervise import (
+from roost.reconcile import engine_life, supervise
+from roost.reconcile.engine_life import (
     Ended,
     Forget,
     Kill,
@@ -165,11 +165,11 @@ class Shard:
 
     def observed(self) -> ObservedShard:
         """As it is reported."""
-        state = supervise.state_of(self.life)
+        state = engine_life.state_of(self.life)
         serves = state in {ReplicaState.READY, ReplicaState.DRAINING}
         alive = self._process is not None
-        cause = supervise.cause_of(self.life)
-        if supervise.is_silent(self.life):
+        cause = engine_life.cause_of(self.life)
+        if engine_life.is_silent(self.life):
             cause = (
                 f"no good answer to {self.life.bad_answers} health checks: {self._answers.health}"
             )
@@ -183,7 +183,7 @@ class Shard:
             port=self.running.port if alive else self.spec.port,
             restarts=self.life.restarts,
             cause=cause,
-            due=supervise.due_of(self.life),
+            due=engine_life.due_of(self.life),
             port_taken=self.life.port_taken,
             slots=self._answers.slots,
             load=self._answers.load if serves else None,
@@ -203,7 +203,7 @@ class Shard:
             self.looked.set()
             if self.over:
                 return
-            pause = supervise.next_look(self.life, now=self._tools.now())
+            pause = engine_life.next_look(self.life, now=self._tools.now())
             await self._sleep(pause)
 
     async def _turn(self) -> None:
@@ -273,7 +273,7 @@ class Shard:
         ended = None
         if self._process is not None and self.life.phase in _UP:
             ended = self._why(self._process.status)
-        others, left = process.living(self.mark, self._first), supervise.NOTHING_LEFT
+        others, left = process.living(self.mark, self._first), engine_life.NOTHING_LEFT
         if not others and self.life.holds and self._is_next_due:
             others, left = await self._look_at_what_is_left()
         if not others and self._process is None:
@@ -305,7 +305,7 @@ class Shard:
             if answers.load is None:
                 await answers.ask_load(self._asked)
 
-    def _perform(self, action: supervise.Action) -> None:
+    def _perform(self, action: engine_life.Action) -> None:
         match action:
             case Start():
                 self._start()
