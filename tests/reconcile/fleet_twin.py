@@ -11,20 +11,10 @@ from roost.domain.node import Facts, Node, NodeName
 from roost.domain.profile import Engine, Profile, ProfileName
 from roost.domain.replica import PlacementId, ReplicaState, ShardSpec
 from roost.placement import plan
+from roost.reconcile.actions import Action, Adopt, Drain, Lose, Place, Release, Return
 from roost.reconcile.replicas import Replica, Shard, Wish
-from roost.reconcile.schedule import (
-    Action,
-    Adopt,
-    Drain,
-    Lose,
-    Orphan,
-    Place,
-    Release,
-    Return,
-    Step,
-    World,
-    step,
-)
+from roost.reconcile.schedule import Step, step
+from roost.reconcile.world import Orphan, World
 
 GB = 10**9
 

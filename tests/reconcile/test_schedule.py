@@ -8,8 +8,9 @@ from roost.domain.profile import ProfileName
 from roost.domain.replica import ReplicaState
 from roost.placement import plan
 from roost.placement.decision import Outcome
+from roost.reconcile.actions import Adopt, Drain, Lose, Place, Release, Return
 from roost.reconcile.replicas import Wish
-from roost.reconcile.schedule import Adopt, Drain, Lose, Place, Release, Return, decided
+from roost.reconcile.schedule import decided
 
 A, B = NodeName("a"), NodeName("b")
 OTHER = profile(args=("--seed", "7"))

@@ -1,118 +1,20 @@
 """What the scheduler does next, from what is wanted and what runs: actions that say why. Pure."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from roost.domain.allocation import Allocation
 from roost.domain.fleet import Fleet
-from roost.domain.gpu import GpuUuid
 from roost.domain.model import Catalog, ModelName
-from roost.domain.node import Node, NodeName
+from roost.domain.node import NodeName
 from roost.domain.profile import Profile, ProfileName
-from roost.domain.replica import PlacementId, ReplicaState, ShardSpec
+from roost.domain.replica import PlacementId, ReplicaState
 from roost.placement.decision import Decision, Outcome
+from roost.reconcile.actions import Action, Adopt, Drain, Lose, Place, Release, Return
 from roost.reconcile.replicas import Replica, Wish, allocations, runs_alike
+from roost.reconcile.world import World, orphan_allocations
 
 Plan = Callable[[Catalog, Fleet], Sequence[Decision]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Orphan:
-    """A placement that agents run and nobody gave them: every shard of it that was reported."""
-
-    placement: PlacementId
-    shards: Mapping[int, tuple[NodeName, ShardSpec]]
-    """By rank."""
-    usable: bool = True
-    """Its address and port are ones its node may use."""
-
-    @property
-    def spec(self) -> ShardSpec:
-        """Of its lowest rank."""
-        return self.shards[min(self.shards)][1]
-
-    @property
-    def is_whole(self) -> bool:
-        """Every shard was reported, and they agree."""
-        first = self.spec
-        return set(self.shards) == set(range(first.profile.nodes)) and all(
-            (spec.model, spec.index, spec.profile) == (first.model, first.index, first.profile)
-            for _, spec in self.shards.values()
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class World:
-    """All the scheduler looks at, at one moment."""
-
-    catalog: Catalog
-    nodes: tuple[Node, ...]
-    replicas: tuple[Replica, ...]
-    orphans: tuple[Orphan, ...] = ()
-    lost: Mapping[NodeName, float] = field(default_factory=dict)
-    """Lost nodes, and for how many seconds each has been silent."""
-    back: frozenset[NodeName] = frozenset()
-    """Nodes that have reported since this server started, and are not lost."""
-    gone: frozenset[PlacementId] = frozenset()
-    """Stopped placements that every agent concerned has reported gone."""
-    settled: bool = True
-    """Enough nodes have been heard to place something new."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """Give a replica its place."""
-
-    model: ModelName
-    index: int
-    profile: Profile
-    decision: Decision
-    because: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Adopt:
-    """Take an engine that already runs as the replica that is wanted, without a restart."""
-
-    orphan: Orphan
-    model: ModelName
-    index: int
-    because: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Drain:
-    """Out of routing, and stopped by its agents."""
-
-    placement: PlacementId
-    because: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lose:
-    """Its node is lost: no longer counted, still held."""
-
-    placement: PlacementId
-    because: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Return:
-    """A lost one is back and counts again."""
-
-    placement: PlacementId
-    because: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Release:
-    """It is gone from every node: what it held is free."""
-
-    placement: PlacementId
-    because: str
-
-
-Action = Place | Adopt | Drain | Lose | Return | Release
 
 
 @dataclass(frozen=True, slots=True)
@@ -497,21 +399,6 @@ class _Board:
             nodes=self.world.nodes,
             allocations=tuple(allocation for allocation in held if allocation.node in names),
         )
-
-
-def orphan_allocations(orphan: Orphan) -> tuple[Allocation, ...]:
-    """What an orphan holds: somebody else's, so that nothing is placed over it."""
-    return tuple(
-        Allocation(
-            replica=spec.replica,
-            node=node,
-            gpus=spec.gpus,
-            gpu_uuids=tuple(GpuUuid(uuid) for uuid in spec.gpu_uuids),
-            memory_bytes=spec.memory_bytes,
-            disk_bytes=None,
-        )
-        for _, (node, spec) in sorted(orphan.shards.items())
-    )
 
 
 def _listed(nodes: Iterable[NodeName]) -> str:

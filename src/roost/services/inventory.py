@@ -17,7 +17,7 @@ from roost.reconcile.nodes import (
     report_interval_s,
 )
 from roost.reconcile.replicas import Replica, Wish
-from roost.reconcile.schedule import Orphan
+from roost.reconcile.world import Orphan
 from roost.services.clock import Clock
 from roost.services.ledger import Ledger
 from roost.store.records import Event

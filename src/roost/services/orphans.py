@@ -9,7 +9,8 @@ from roost.domain.node import NodeName
 from roost.domain.replica import PlacementId, ReplicaState
 from roost.errors import Conflict, NotFound
 from roost.reconcile.replicas import Replica, Shard, Wish
-from roost.reconcile.schedule import Orphan, adoptable
+from roost.reconcile.schedule import adoptable
+from roost.reconcile.world import Orphan
 from roost.services.clock import Clock
 from roost.services.inventory import Inventory
 from roost.services.ledger import Ledger

@@ -14,21 +14,10 @@ from roost.domain.replica import PlacementId, ReplicaState
 from roost.errors import RoostError, Unavailable
 from roost.garbage import uncollected
 from roost.placement.decision import ShardPlacement
+from roost.reconcile.actions import Action, Adopt, Drain, Lose, Place, Release, Return
 from roost.reconcile.replicas import Replica, Shard, Wish, observe
-from roost.reconcile.schedule import (
-    Action,
-    Adopt,
-    Decided,
-    Drain,
-    Lose,
-    Place,
-    Plan,
-    Release,
-    Return,
-    World,
-    decided,
-    step,
-)
+from roost.reconcile.schedule import Decided, Plan, decided, step
+from roost.reconcile.world import World
 from roost.services.clock import Clock
 from roost.services.inventory import Inventory
 from roost.services.ledger import Ledger

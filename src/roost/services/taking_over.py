@@ -2,7 +2,7 @@
 
 from roost.domain.gpu import GpuUuid
 from roost.reconcile.replicas import Replica, Shard
-from roost.reconcile.schedule import Orphan
+from roost.reconcile.world import Orphan
 
 
 def taken_over(orphan: Orphan, *, now: float) -> Replica:
