@@ -112,12 +112,19 @@ STEPS: list[list[Change]] = [
         Put(
             record=replica(
                 "p2",
+                shard("b", 0, generation=6, group_port=20_007, port=20_009),
                 shard("b", 1, memory_bytes=2**41, hcas=("mlx5_0",)),
                 shard("a", 2, state=ReplicaState.LOADING, pid=7, restarts=3, seen=True),
                 wish=Wish.LOST,
                 because="why",
                 cause="x",
                 ever_ready=True,
+                generation=7,
+                hold=True,
+                failures=3,
+                restart_at=9.5,
+                ready_since=4.5,
+                at_once=True,
             )
         )
     ],

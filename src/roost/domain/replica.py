@@ -60,6 +60,11 @@ class ShardSpec:
     """Hosts of the replica's shards by rank, this one's among them; empty: it has one shard."""
     group_port: int | None = None
     """Where rank 0 of several meets the others; a port of rank 0's node, apart from `port`."""
+    generation: int = 0
+    """Of a replica on several nodes: which start of all its shards together this is."""
+    hold: bool = False
+    """Of a replica on several nodes: no shard of this generation is to be started yet. One of an
+    earlier generation may still end elsewhere, or the pause after a failure isn't over."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +93,8 @@ class ObservedShard:
     port: int | None = None
     restarts: int = 0
     """Starts after the first, in place."""
+    generation: int = 0
+    """Of a replica on several nodes: the start of all its shards that this one belongs to."""
     cause: str | None = None
     """Why it failed, or why it was restarted last; a sentence with the exit status and the log's
     evidence."""

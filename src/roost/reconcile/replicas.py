@@ -42,6 +42,10 @@ class Shard:
     restarts: int = 0
     seen: bool = False
     """Its agent has listed it at least once."""
+    generation: int = 0
+    """Of a replica on several nodes: the start that it belongs to, as its agent said last."""
+    group_port: int | None = None
+    """Rank 0 of several: where the others meet it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +68,28 @@ class Replica:
     state: ReplicaState = ReplicaState.PLACED
     cause: str | None = None
     ever_ready: bool = False
+    generation: int = 0
+    """On several nodes: which start of all its shards together is wanted."""
+    hold: bool = False
+    """On several nodes: none of this generation is to be started yet."""
+    failures: int = 0
+    """On several nodes: in a row, for the delay."""
+    restart_at: float | None = None
+    """On several nodes, held after a failure: when it is started again."""
+    ready_since: float | None = None
+    """On several nodes: since when this generation is ready, or was when it failed."""
+    at_once: bool = False
+    """On several nodes, to be stopped: its shards don't wait for each other."""
+
+    @property
+    def is_group(self) -> bool:
+        """On several nodes: its shards start, fail and stop together."""
+        return self.profile.nodes > 1
+
+    def is_told_to_stop(self, shard: Shard) -> bool:
+        """Whether the shard's agent is told: rank 0 first, which has the requests in flight."""
+        first = self.shards[0].rank
+        return self.wish is Wish.STOP and (self.at_once or shard.rank == 0 or first != 0)
 
     @property
     def nodes(self) -> tuple[NodeName, ...]:
@@ -122,49 +148,19 @@ def observe(replica: Replica, seen: Mapping[int, ObservedShard | None], *, now: 
 
     A shard of which nothing was reported stays as it was.
     """
-    shards = []
-    causes: dict[int, str | None] = {}
-    times: dict[int, float] = {}
-    for shard in replica.shards:
-        if shard.rank not in seen:
-            shards.append(shard)
-            continue
-        observed = seen[shard.rank]
-        if observed is None:
-            # Its agent has not started it yet, or has no memory of it and will start it again.
-            shards.append(replace(shard, state=ReplicaState.PLACED, pid=None))
-            continue
-        causes[shard.rank] = observed.cause
-        times[shard.rank] = observed.since
-        shards.append(
-            replace(
-                shard,
-                state=observed.state,
-                pid=observed.pid,
-                restarts=max(shard.restarts, observed.restarts),
-                seen=True,
-            )
-        )
-    slowest = min(shards, key=lambda shard: (_rank_of(shard.state), shard.rank))
-    state = ReplicaState.DRAINING if replica.wish is Wish.STOP else slowest.state
-    return replace(
-        replica,
-        shards=tuple(shards),
-        state=state,
-        since=replica.since if state is replica.state else times.get(slowest.rank, now),
-        cause=_cause(replica, slowest, causes),
-        ever_ready=replica.ever_ready or state is ReplicaState.READY,
+    shards = tuple(
+        _shard_after(shard, seen[shard.rank]) if shard.rank in seen else shard
+        for shard in replica.shards
     )
+    listed = {rank: shard for rank, shard in seen.items() if shard is not None}
+    return _whole(replace(replica, shards=shards), before=replica, listed=listed, now=now)
 
 
 def carried(seen: Replica, *, onto: Replica) -> Replica:
     """What was seen of a replica, on what was decided about it meanwhile."""
     shards = {shard.rank: shard for shard in seen.shards}
-    return replace(
+    after = replace(
         onto,
-        state=ReplicaState.DRAINING if onto.wish is Wish.STOP else seen.state,
-        since=onto.since if onto.wish is Wish.STOP else seen.since,
-        cause=seen.cause,
         ever_ready=seen.ever_ready or onto.ever_ready,
         shards=tuple(
             replace(
@@ -173,12 +169,77 @@ def carried(seen: Replica, *, onto: Replica) -> Replica:
                 pid=shards[shard.rank].pid,
                 restarts=shards[shard.rank].restarts,
                 seen=shards[shard.rank].seen,
+                generation=shards[shard.rank].generation,
             )
             if shard.rank in shards
             else shard
             for shard in onto.shards
         ),
     )
+    if onto.wish is Wish.STOP:
+        return replace(after, state=ReplicaState.DRAINING, cause=seen.cause)
+    if (onto.generation, onto.hold) != (seen.generation, seen.hold):
+        # What was seen is of a start that is over: the decision says what state follows it.
+        return after
+    return replace(
+        after,
+        state=seen.state,
+        since=seen.since,
+        cause=seen.cause,
+        ready_since=seen.ready_since,
+    )
+
+
+def _shard_after(shard: Shard, observed: ObservedShard | None) -> Shard:
+    if observed is None:
+        # Its agent has not started it yet, or has no memory of it and will start it again.
+        return replace(shard, state=ReplicaState.PLACED, pid=None)
+    return replace(
+        shard,
+        state=observed.state,
+        pid=observed.pid,
+        restarts=max(shard.restarts, observed.restarts),
+        seen=True,
+        generation=observed.generation,
+    )
+
+
+def _whole(
+    replica: Replica, *, before: Replica, listed: Mapping[int, ObservedShard], now: float
+) -> Replica:
+    """The replica as its shards are."""
+    slowest = min(
+        replica.shards, key=lambda shard: (_rank_of(_state_in(replica, shard)), shard.rank)
+    )
+    state = _state_in(replica, slowest)
+    if replica.wish is Wish.STOP:
+        state = ReplicaState.DRAINING
+    elif replica.hold:
+        state = ReplicaState.PLACED if replica.restart_at is None else ReplicaState.FAILED
+    reported = listed.get(slowest.rank)
+    since = now if reported is None or replica.is_group else reported.since
+    ready = state is ReplicaState.READY
+    return replace(
+        replica,
+        state=state,
+        since=before.since if state is before.state else since,
+        cause=(
+            _cause_of_group(before, slowest, state, listed)
+            if replica.is_group
+            else _cause(before, listed.get(slowest.rank))
+        ),
+        ever_ready=replica.ever_ready or ready,
+        ready_since=(
+            now
+            if ready and replica.is_group and replica.ready_since is None
+            else replica.ready_since
+        ),
+    )
+
+
+def _state_in(replica: Replica, shard: Shard) -> ReplicaState:
+    """A shard of an earlier start has not begun the one that is wanted."""
+    return ReplicaState.PLACED if shard.generation < replica.generation else shard.state
 
 
 def _rank_of(state: ReplicaState) -> int:
@@ -186,14 +247,21 @@ def _rank_of(state: ReplicaState) -> int:
     return _PROGRESS.index(state) if state in _PROGRESS else -1
 
 
-def _cause(replica: Replica, slowest: Shard, causes: Mapping[int, str | None]) -> str | None:
-    if slowest.rank not in causes:
-        return replica.cause
-    mine = causes[slowest.rank]
-    if mine is None and slowest.state is not ReplicaState.READY:
-        # What made a replica restart stays readable while it loads again.
-        return next((cause for cause in causes.values() if cause), None)
-    return mine
+def _cause(before: Replica, reported: ObservedShard | None) -> str | None:
+    return before.cause if reported is None else reported.cause
+
+
+def _cause_of_group(
+    before: Replica, slowest: Shard, state: ReplicaState, listed: Mapping[int, ObservedShard]
+) -> str | None:
+    """Whoever failed first: the others fail because of it."""
+    if before.hold or (state is ReplicaState.FAILED and before.state is ReplicaState.FAILED):
+        return before.cause
+    reported = listed.get(slowest.rank)
+    if reported is None or slowest.generation < before.generation or reported.cause is None:
+        # What made it restart stays readable while it loads again.
+        return None if state is ReplicaState.READY and reported is not None else before.cause
+    return f"rank {slowest.rank} on {slowest.node}: {reported.cause}"
 
 
 def allocations(

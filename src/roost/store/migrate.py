@@ -11,7 +11,7 @@ from roost.store.database import Database
 if TYPE_CHECKING:
     from alembic.config import Config
 
-HEAD: Final = "0001"
+HEAD: Final = "0002"
 """The newest revision this code knows; a test holds it to the migrations folder."""
 
 

@@ -15,6 +15,8 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    false,
+    text,
 )
 
 metadata: Final = MetaData()
@@ -113,6 +115,13 @@ replicas: Final = Table(
     Column("state", Text, nullable=False),
     Column("cause", Text),
     Column("ever_ready", Boolean, nullable=False),
+    # Of replicas on several nodes; what one on a single node has by default.
+    Column("generation", Integer, nullable=False, server_default=text("0")),
+    Column("hold", Boolean, nullable=False, server_default=false()),
+    Column("failures", Integer, nullable=False, server_default=text("0")),
+    Column("restart_at", Double),
+    Column("ready_since", Double),
+    Column("at_once", Boolean, nullable=False, server_default=false()),
 )
 
 shards: Final = Table(
@@ -138,6 +147,8 @@ shards: Final = Table(
     Column("pid", Integer),
     Column("restarts", Integer, nullable=False),
     Column("seen", Boolean, nullable=False),
+    Column("generation", Integer, nullable=False, server_default=text("0")),
+    Column("group_port", Integer),
     UniqueConstraint("host", "port", name="one_engine_a_port"),
     Index("shards_by_node", "node"),
 )

@@ -229,6 +229,12 @@ async def _make_replica(connection: AsyncConnection, replica: Replica, *, keep: 
         "state": replica.state.value,
         "cause": replica.cause,
         "ever_ready": replica.ever_ready,
+        "generation": replica.generation,
+        "hold": replica.hold,
+        "failures": replica.failures,
+        "restart_at": replica.restart_at,
+        "ready_since": replica.ready_since,
+        "at_once": replica.at_once,
     }
     moved = await connection.execute(update(schema.replicas).where(of).values(**values))
     if moved.rowcount == 0:
@@ -384,6 +390,12 @@ def _replica(row: Any, shards: list[Shard]) -> Replica:
         state=ReplicaState(row["state"]),
         cause=row["cause"],
         ever_ready=bool(row["ever_ready"]),
+        generation=row["generation"],
+        hold=bool(row["hold"]),
+        failures=row["failures"],
+        restart_at=row["restart_at"],
+        ready_since=row["ready_since"],
+        at_once=bool(row["at_once"]),
     )
 
 
@@ -404,6 +416,8 @@ def _shard_row(placement: PlacementId, shard: Shard) -> dict[str, Any]:
         "pid": shard.pid,
         "restarts": shard.restarts,
         "seen": shard.seen,
+        "generation": shard.generation,
+        "group_port": shard.group_port,
     }
 
 
@@ -423,4 +437,6 @@ def _shard(row: Any) -> Shard:
         pid=row["pid"],
         restarts=row["restarts"],
         seen=bool(row["seen"]),
+        generation=row["generation"],
+        group_port=row["group_port"],
     )
