@@ -11,7 +11,18 @@ from roost.domain.node import Facts, Node, NodeName
 from roost.domain.profile import Engine, Profile, ProfileName
 from roost.domain.replica import PlacementId, ReplicaState, ShardSpec
 from roost.placement import plan
-from roost.reconcile.actions import Action, Adopt, Drain, Lose, Place, Release, Return
+from roost.reconcile.actions import (
+    Action,
+    Adopt,
+    Begin,
+    Drain,
+    Lose,
+    Place,
+    Release,
+    Restart,
+    Return,
+    applied,
+)
 from roost.reconcile.replicas import Replica, Shard, Wish
 from roost.reconcile.schedule import Step, step
 from roost.reconcile.world import Orphan, World
@@ -66,7 +77,7 @@ class Twin:
     replicas: dict[PlacementId, Replica] = field(default_factory=dict)
     orphans: dict[PlacementId, Orphan] = field(default_factory=dict)
     lost: set[NodeName] = field(default_factory=set)
-    gone: set[PlacementId] = field(default_factory=set)
+    gone: dict[PlacementId, frozenset[int]] = field(default_factory=dict)
     settled: bool = True
     clock: float = 0
     story: list[str] = field(default_factory=list)
@@ -89,8 +100,9 @@ class Twin:
             orphans=tuple(self.orphans.values()),
             lost=dict.fromkeys(self.lost, 61.0),
             back=frozenset(self.nodes.keys() - self.lost),
-            gone=frozenset(self.gone),
+            gone=dict(self.gone),
             settled=self.settled,
+            now=self.clock,
         )
 
     def step(self) -> Step:
@@ -115,15 +127,27 @@ class Twin:
         """Every node that isn't lost does what it was told; whether anything moved."""
         moved = False
         for placement, replica in self.replicas.items():
-            if set(replica.nodes) & self.lost:
-                continue
             if replica.wish is Wish.STOP:
-                moved |= placement not in self.gone
-                self.gone.add(placement)
+                moved |= self.end(replica)
+            elif set(replica.nodes) & self.lost:
+                continue
             elif replica.state is not ReplicaState.READY:
                 moved = True
                 self.become(placement, ReplicaState.READY)
         return moved
+
+    def end(self, replica: Replica) -> bool:
+        """Every shard that is told to, and whose node isn't lost, ends; whether one did."""
+        told = {
+            shard.rank
+            for shard in replica.shards
+            if replica.is_told_to_stop(shard) and shard.node not in self.lost
+        }
+        before = self.gone.get(replica.placement, frozenset())
+        if told <= before:
+            return False
+        self.gone[replica.placement] = before | told
+        return True
 
     def become(self, placement: PlacementId, state: ReplicaState) -> None:
         self.replicas[placement] = replace(self.replicas[placement], state=state)
@@ -157,17 +181,15 @@ class Twin:
             case Adopt():
                 self.replicas[action.orphan.placement] = adopted(action, self.clock)
                 del self.orphans[action.orphan.placement]
-            case Drain(placement=placement):
-                self.replicas[placement] = replace(
-                    self.replicas[placement], wish=Wish.STOP, state=ReplicaState.DRAINING
-                )
-            case Lose(placement=placement):
-                self.replicas[placement] = replace(self.replicas[placement], wish=Wish.LOST)
-            case Return(placement=placement):
-                self.replicas[placement] = replace(self.replicas[placement], wish=Wish.RUN)
-            case Release(placement=placement):
-                del self.replicas[placement]
-                self.gone.discard(placement)
+            case Drain() | Lose() | Return() | Restart() | Begin():
+                replica = self.replicas[action.placement]
+                self.replicas[action.placement] = applied(action, replica, now=self.clock)
+            case Release(placement=placement, ranks=ranks):
+                replica = self.replicas.pop(placement)
+                self.gone.pop(placement)
+                left = tuple(shard for shard in replica.shards if shard.rank not in ranks)
+                if left:
+                    self.replicas[placement] = replace(replica, shards=left)
             case _:
                 assert_never(action)
 

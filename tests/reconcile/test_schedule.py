@@ -171,7 +171,7 @@ def test_a_deleted_model_drains_and_its_place_is_free_only_when_it_is_gone() -> 
     twin.want(model("next"))
     assert [type(a) for a in twin.step().actions] == [Drain]
     assert not twin.running("next")
-    twin.gone.update(twin.replicas)
+    twin.serve()
     assert [type(a) for a in twin.step().actions] == [Release, Place]
 
 

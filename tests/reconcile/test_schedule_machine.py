@@ -72,11 +72,9 @@ class Scheduling(RuleBasedStateMachine):
 
     @rule()
     def exits(self) -> None:
-        self.twin.gone.update(
-            p
-            for p, r in self.twin.replicas.items()
-            if r.wish is Wish.STOP and not set(r.nodes) & self.twin.lost
-        )
+        for replica in self.twin.replicas.values():
+            if replica.wish is Wish.STOP:
+                self.twin.end(replica)
 
     @rule(name=NODES, index=st.integers(0, 1), then=THEN)
     def stranger(self, name: NodeName, index: int, then: str) -> None:

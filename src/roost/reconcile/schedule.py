@@ -11,6 +11,7 @@ from roost.domain.profile import Profile, ProfileName
 from roost.domain.replica import PlacementId, ReplicaState
 from roost.placement.decision import Decision, Outcome
 from roost.reconcile.actions import Action, Adopt, Drain, Lose, Place, Release, Return
+from roost.reconcile.groups import regroup
 from roost.reconcile.replicas import Replica, Wish, allocations, runs_alike
 from roost.reconcile.world import World, orphan_allocations
 
@@ -45,6 +46,7 @@ def step(world: World, plan: Plan) -> Step:
         waiting = board.place(plan)
         if not any(isinstance(action, Place) for action in board.actions):
             board.replace_one(plan)
+    board.regroup()
     return Step(actions=tuple(board.actions), waiting=waiting)
 
 
@@ -97,32 +99,44 @@ class _Board:
 
     # What each action does to the board.
 
-    def drain(self, replica: Replica, because: str) -> None:
+    def drain(self, replica: Replica, because: str, *, at_once: bool = False) -> None:
         self.replicas[replica.placement] = replace(
-            replica, wish=Wish.STOP, because=because, state=ReplicaState.DRAINING
+            replica, wish=Wish.STOP, because=because, state=ReplicaState.DRAINING, at_once=at_once
         )
-        self.actions.append(Drain(placement=replica.placement, because=because))
+        self.actions.append(Drain(placement=replica.placement, because=because, at_once=at_once))
 
     # 1. What is gone, what is lost.
 
     def release_and_lose(self) -> None:
         for replica in list(self.replicas.values()):
-            if replica.wish is Wish.STOP and replica.placement in self.world.gone:
-                del self.replicas[replica.placement]
-                self.actions.append(
-                    Release(
-                        placement=replica.placement,
-                        because=f"gone from {_listed(replica.nodes)}",
-                    )
-                )
+            gone = self.world.gone.get(replica.placement, frozenset())
+            if replica.wish is Wish.STOP and gone:
+                self._release(replica, gone)
+                continue
+            lost = next((node for node in replica.nodes if node in self.world.lost), None)
+            if lost is None:
+                continue
+            because = f"{lost} is silent for {self.world.lost[lost]:.0f} s"
+            if replica.wish is Wish.STOP:
+                if replica.is_group and not replica.at_once:
+                    self.drain(replica, because, at_once=True)
+            elif replica.is_group:
+                # Without one of its shards none is of use, and theirs are free to be placed.
+                self.drain(replica, because, at_once=True)
             elif replica.wish is Wish.RUN:
-                lost = [node for node in replica.nodes if node in self.world.lost]
-                if lost:
-                    because = f"{lost[0]} is silent for {self.world.lost[lost[0]]:.0f} s"
-                    self.replicas[replica.placement] = replace(
-                        replica, wish=Wish.LOST, because=because
-                    )
-                    self.actions.append(Lose(placement=replica.placement, because=because))
+                self.replicas[replica.placement] = replace(replica, wish=Wish.LOST, because=because)
+                self.actions.append(Lose(placement=replica.placement, because=because))
+
+    def _release(self, replica: Replica, gone: frozenset[int]) -> None:
+        left = tuple(shard for shard in replica.shards if shard.rank not in gone)
+        went = (shard.node for shard in replica.shards if shard.rank in gone)
+        if left:
+            self.replicas[replica.placement] = replace(replica, shards=left)
+        else:
+            del self.replicas[replica.placement]
+        self.actions.append(
+            Release(placement=replica.placement, ranks=gone, because=f"gone from {_listed(went)}")
+        )
 
     # 2. Whichever copy is ready stays; both: the newer; neither: the newer.
 
@@ -349,6 +363,15 @@ class _Board:
             if (decision.model, decision.replica) == (old.model, position[old.index]):
                 return decision if decision.outcome is Outcome.PLACED else None
         return None
+
+    # 6. Groups whose shards start again together.
+
+    def regroup(self) -> None:
+        world = self.world
+        for replica in list(self.replicas.values()):
+            action = regroup(replica, back=world.back, now=world.now, luck=world.luck)
+            if action is not None:
+                self.actions.append(action)
 
     # The fleet as placement sees it.
 

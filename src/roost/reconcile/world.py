@@ -30,9 +30,12 @@ class Orphan:
     def is_whole(self) -> bool:
         """Every shard was reported, and they agree."""
         first = self.spec
+
+        def says(spec: ShardSpec) -> tuple[object, ...]:
+            return (spec.model, spec.index, spec.profile, spec.generation, spec.hold)
+
         return set(self.shards) == set(range(first.profile.nodes)) and all(
-            (spec.model, spec.index, spec.profile) == (first.model, first.index, first.profile)
-            for _, spec in self.shards.values()
+            says(spec) == says(first) for _, spec in self.shards.values()
         )
 
 
@@ -48,10 +51,14 @@ class World:
     """Lost nodes, and for how many seconds each has been silent."""
     back: frozenset[NodeName] = frozenset()
     """Nodes that have reported since this server started, and are not lost."""
-    gone: frozenset[PlacementId] = frozenset()
-    """Stopped placements that every agent concerned has reported gone."""
+    gone: Mapping[PlacementId, frozenset[int]] = field(default_factory=dict)
+    """Of stopped placements, the ranks whose agents have reported them gone."""
     settled: bool = True
     """Enough nodes have been heard to place something new."""
+    now: float = 0
+    """Seconds since the epoch, by the server's clock."""
+    luck: float = 0
+    """In [0, 1): spreads restarts."""
 
 
 def orphan_allocations(orphan: Orphan) -> tuple[Allocation, ...]:

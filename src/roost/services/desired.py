@@ -6,7 +6,7 @@ from typing import Final
 from roost.domain.node import NodeName
 from roost.domain.profile import Engine, MetricNames
 from roost.domain.replica import Desired, PlacementId, ShardSpec
-from roost.reconcile.replicas import Replica, Shard, Wish
+from roost.reconcile.replicas import Replica, Shard
 from roost.services.inventory import Inventory
 from roost.services.ledger import Ledger
 from roost.services.watch import Watch
@@ -60,11 +60,10 @@ class DesiredState:
             run=tuple(
                 _spec(replica, shard, self._metrics)
                 for replica in replicas
-                if replica.wish is not Wish.STOP
                 for shard in replica.shards
-                if shard.node == node
+                if shard.node == node and not replica.is_told_to_stop(shard)
             ),
-            stop=tuple(replica.placement for replica in replicas if replica.wish is Wish.STOP),
+            stop=tuple(replica.placement for replica in replicas if node in _told_to_stop(replica)),
             report_interval_s=self._inventory.interval_s,
         )
 
@@ -77,14 +76,15 @@ class DesiredState:
             if old is new or (old and new and _told(old) == _told(new)):
                 continue
             moved.update(node for one in (old, new) if one for node in one.nodes)
-            if old is not None and new is None:
-                for node in old.nodes:
+            if old is not None:
+                for node in set(old.nodes) - set(new.nodes if new else ()):
                     self._inventory.tombstoned_at.pop((placement, node), None)
         self._watch.bump(_topic(node) for node in moved)
         for placement, new in after.replicas.items():
             was = before.replicas.get(placement)
-            if new.wish is Wish.STOP and was is not new and (not was or was.wish is not Wish.STOP):
-                self._mark(placement, new.nodes)
+            if was is not new:
+                told = _told_to_stop(was) if was else frozenset()
+                self._mark(placement, _told_to_stop(new) - told)
 
     def _mark(self, placement: PlacementId, nodes: Iterable[NodeName]) -> None:
         for node in nodes:
@@ -99,13 +99,29 @@ def _topic(node: NodeName) -> str:
 def _told(replica: Replica) -> tuple[object, ...]:
     """Of a replica, what its agents are told; the rest is what they told us."""
     return (
-        replica.wish is Wish.STOP,
+        _told_to_stop(replica),
         replica.profile,
+        replica.generation,
+        replica.hold,
         tuple(
-            (shard.rank, shard.node, shard.host, shard.port, shard.key, shard.gpus, shard.hcas)
+            (
+                shard.rank,
+                shard.node,
+                shard.host,
+                shard.port,
+                shard.group_port,
+                shard.key,
+                shard.gpus,
+                shard.hcas,
+            )
             for shard in replica.shards
         ),
     )
+
+
+def _told_to_stop(replica: Replica) -> frozenset[NodeName]:
+    """The nodes whose agents are told to stop their part of it."""
+    return frozenset(shard.node for shard in replica.shards if replica.is_told_to_stop(shard))
 
 
 def _spec(replica: Replica, shard: Shard, metrics: Mapping[Engine, MetricNames]) -> ShardSpec:
@@ -125,4 +141,8 @@ def _spec(replica: Replica, shard: Shard, metrics: Mapping[Engine, MetricNames])
         memory_bytes=shard.memory_bytes,
         disk_bytes=shard.disk_bytes,
         metrics=metrics.get(replica.profile.engine),
+        peers=tuple(one.host for one in replica.shards) if replica.is_group else (),
+        group_port=replica.shards[0].group_port,
+        generation=replica.generation,
+        hold=replica.hold,
     )

@@ -16,7 +16,7 @@ from roost.reconcile.nodes import (
     judge,
     report_interval_s,
 )
-from roost.reconcile.replicas import Replica, Wish
+from roost.reconcile.replicas import Replica, Shard, Wish
 from roost.reconcile.world import Orphan
 from roost.services.clock import Clock
 from roost.services.ledger import Ledger
@@ -218,27 +218,27 @@ class Inventory:
             live.acked_revision = revision
             live.acked_at = live.order
 
-    def gone(self) -> frozenset[PlacementId]:
-        """The stopped placements that every agent concerned has reported gone."""
-        return frozenset(
-            replica.placement
+    def gone(self) -> dict[PlacementId, frozenset[int]]:
+        """Of each stopped placement the ranks whose agents have reported them gone."""
+        found = (
+            (
+                replica.placement,
+                frozenset(shard.rank for shard in replica.shards if self._is_gone(replica, shard)),
+            )
             for replica in self._ledger.replicas.values()
-            if replica.wish is Wish.STOP and self._is_gone(replica)
+            if replica.wish is Wish.STOP
         )
+        return {placement: ranks for placement, ranks in found if ranks}
 
-    def _is_gone(self, replica: Replica) -> bool:
-        return all(
-            self._shard_gone(replica.placement, shard.rank, shard.node, seen=shard.seen)
-            for shard in replica.shards
-        )
-
-    def _shard_gone(self, placement: PlacementId, rank: int, node: NodeName, *, seen: bool) -> bool:
-        live = self._live.get(node)
+    def _is_gone(self, replica: Replica, shard: Shard) -> bool:
+        if not replica.is_told_to_stop(shard):
+            return False
+        live = self._live.get(shard.node)
         if live is None or not live.heard:
             return False
-        if live.acked_revision < self.tombstoned_at.get((placement, node), 1):
+        if live.acked_revision < self.tombstoned_at.get((replica.placement, shard.node), 1):
             return False
-        listed = live.shards.get((placement, rank))
+        listed = live.shards.get((replica.placement, shard.rank))
         if listed is not None:
             return listed.state is ReplicaState.STOPPED
         started, sequence = live.order
@@ -246,13 +246,14 @@ class Inventory:
         if started != acked_started:
             return started > acked_started
         # One that was never listed may be younger than a report that was under way.
-        return sequence > acked_sequence + (0 if seen else 1)
+        return sequence > acked_sequence + (0 if shard.seen else 1)
 
     def awaits_exit(self, name: NodeName) -> bool:
-        """Something that stops on the node is gone everywhere and is still in the ledger."""
+        """Something that stopped on the node is gone there and is still in the ledger."""
         return any(
-            replica.wish is Wish.STOP and self._is_gone(replica)
+            shard.node == name and self._is_gone(replica, shard)
             for replica in self._ledger.on_node(name)
+            for shard in replica.shards
         )
 
     # What the scheduler and people look at.
@@ -338,6 +339,7 @@ class Inventory:
             shards=shards,
             usable=all(
                 self._usable(name, spec.host, spec.port)
+                and (rank > 0 or self._usable(name, spec.host, spec.group_port or spec.port))
                 and spec.placement == placement
                 and spec.rank == rank
                 for rank, (name, spec) in shards.items()

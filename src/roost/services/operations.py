@@ -223,6 +223,10 @@ def _without(replica: Replica, node: NodeName) -> Change:
         return Drop(record=replica)
     return Put(
         record=replace(
-            replica, shards=elsewhere, wish=Wish.STOP, because=f"node {node} was deleted"
+            replica,
+            shards=elsewhere,
+            wish=Wish.STOP,
+            because=f"node {node} was deleted",
+            at_once=True,
         )
     )

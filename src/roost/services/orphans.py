@@ -158,7 +158,13 @@ class Orphans:
     def _stopped(self, fresh: Replica) -> Replica:
         earlier = self._ledger.replicas.get(fresh.placement)
         if earlier is None:
-            return replace(fresh, wish=Wish.STOP, because=_BECAUSE, state=ReplicaState.DRAINING)
+            return replace(
+                fresh,
+                wish=Wish.STOP,
+                because=_BECAUSE,
+                state=ReplicaState.DRAINING,
+                at_once=True,
+            )
         # Parts of it stop already; these were reported since.
         known = {shard.rank for shard in fresh.shards}
         others = (shard for shard in earlier.shards if shard.rank not in known)

@@ -16,6 +16,8 @@ def taken_over(orphan: Orphan, *, now: float) -> Replica:
         profile=spec.profile,
         created_at=now,
         since=now,
+        generation=spec.generation,
+        hold=spec.hold,
         shards=tuple(
             Shard(
                 rank=rank,
@@ -29,6 +31,8 @@ def taken_over(orphan: Orphan, *, now: float) -> Replica:
                 memory_bytes=part.memory_bytes,
                 disk_bytes=part.disk_bytes,
                 seen=True,
+                generation=part.generation,
+                group_port=part.group_port if rank == 0 else None,
             )
             for rank, (node, part) in sorted(orphan.shards.items())
         ),

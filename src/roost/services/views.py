@@ -155,15 +155,13 @@ class Views:
         }
 
     def _next_try_at(self, replica: Replica) -> str | None:
-        """When a failed one is started again, by its agent's clock; of a group, the last part."""
+        """When a failed one is started again: by its agent's clock, on several nodes by ours."""
         if replica.state is not ReplicaState.FAILED:
             return None
-        seen = (
-            self._inventory.live(shard.node).shards.get((replica.placement, shard.rank))
-            for shard in replica.shards
-        )
-        due = [shard.due for shard in seen if shard is not None and shard.due is not None]
-        return moment(max(due)) if due else None
+        if replica.is_group:
+            return None if replica.restart_at is None else moment(replica.restart_at)
+        seen = self._inventory.observed(replica)
+        return None if seen is None or seen.due is None else moment(seen.due)
 
     def _shard(self, shard: Shard) -> Row:
         return {
