@@ -1,25 +1,23 @@
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from reconcile.engine_twin import World
 from roost.domain.replica import ReplicaState
+from roost.reconcile.ending import CLEAR_WITHIN_S
 from roost.reconcile.engine_life import (
     GRACE_S,
     NOTHING_LEFT,
     SILENT_AFTER_S,
-    Action,
     Ended,
     Forget,
     Health,
-    Kill,
     Left,
     Life,
     Limits,
     Phase,
-    Seen,
-    Start,
     Terminate,
     cause_of,
     due_of,
@@ -28,7 +26,6 @@ from roost.reconcile.engine_life import (
 )
 from roost.reconcile.supervise import (
     BUSY_AFTER_S,
-    CLEAR_WITHIN_S,
     HUNG_AFTER_S,
     HUNG_ANSWERS,
     LONGEST_DELAY_S,
@@ -37,92 +34,7 @@ from roost.reconcile.supervise import (
     failed,
     hurried,
     started,
-    step,
 )
-
-
-@dataclass
-class World:
-    """One engine and its machine, as dumb as possible: the shell's part, with made-up time."""
-
-    life: Life = field(default_factory=Life)
-    limits: Limits = field(default_factory=Limits)
-    now: float = 1000.0
-    wanted: bool = True
-    running: bool = False
-    others: int = 0
-    children: int = 0
-    """That every start makes and that outlive the first process."""
-    health: Health | None = None
-    ended: Ended | None = None
-    log_bytes: int = 0
-    in_flight: float | None = 0
-    scraped: bool = False
-    left: Left = NOTHING_LEFT
-    """Of an engine of which no process lives."""
-    deaf: bool = False
-    """Ignores SIGTERM."""
-    starts: list[float] = field(default_factory=list)
-    story: list[str] = field(default_factory=list)
-
-    def look(self, *, luck: float = 0.0) -> tuple[Action, ...]:
-        seen = Seen(
-            running=self.running,
-            others=() if self.running else tuple(range(100, 100 + self.others)),
-            ended=self.ended,
-            health=self.health if self.running else None,
-            log_bytes=self.log_bytes,
-            in_flight=self.in_flight if self.running else None,
-            scraped=self.scraped and self.running,
-            left=NOTHING_LEFT if self.running or self.others else self.left,
-        )
-        self.life, actions = step(
-            self.life, seen, wanted=self.wanted, limits=self.limits, now=self.now, luck=luck
-        )
-        for action in actions:
-            self._do(action)
-        return actions
-
-    def _do(self, action: Action) -> None:
-        self.story.append(type(action).__name__)
-        match action:
-            case Start():
-                assert not self.running, "two engines for one shard"
-                assert self.others == 0, "started beside a process of the last run"
-                self.starts.append(self.now)
-                self.running, self.others, self.ended = True, self.children, None
-                self.health, self.log_bytes = Health.REFUSED, 0
-                self.life = started(self.life, now=self.now)
-            case Terminate():
-                if not self.deaf:
-                    self.running = False
-            case Kill():
-                self.running, self.others = False, 0
-            case Forget():
-                assert not self.running
-                assert self.others == 0
-
-    def crash(self, cause: str = "exit status 1", *, port_taken: bool = False) -> None:
-        self.running = False
-        self.ended = Ended(cause=cause, port_taken=port_taken)
-
-    def run_for(self, seconds: float) -> None:
-        """Look whenever the core asks for it."""
-        end = self.now + seconds
-        while self.now < end:
-            self.look()
-            self.now = min(end, self.now + next_look(self.life, now=self.now))
-        self.look()
-
-    def until_ready(self) -> "World":
-        self.look()
-        self.health = Health.READY
-        self.look()
-        assert self.life.phase is Phase.READY
-        return self
-
-    def state(self) -> ReplicaState:
-        return state_of(self.life)
 
 
 def test_an_engine_is_placed_then_starting_then_loading_then_ready() -> None:
@@ -181,7 +93,7 @@ def test_a_crash_is_followed_by_a_start_after_growing_delays() -> None:
         world.crash()
         world.look()
         assert world.state() is ReplicaState.FAILED
-        world.now = world.life.due
+        world.wait()
     gaps = [b - a for a, b in zip(world.starts, world.starts[1:], strict=False)]
     assert gaps == [1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300]
     assert world.life.restarts == 11
@@ -213,7 +125,7 @@ def test_a_crash_loop_says_that_it_is_one_how_often_it_failed_and_when_it_tries_
         said = "exit status 1: no such config key"
         looping = f"crash-looping, {failures} failures in a row, {said}"
         assert cause_of(world.life) == (said if failures < 3 else looping)
-        world.now = world.life.due
+        world.wait()
     # What went wrong stays readable while it is tried again, and once it is ready it loops no more.
     world.until_ready()
     assert cause_of(world.life) == "exit status 1: no such config key"
@@ -225,7 +137,7 @@ def test_a_taken_port_in_a_crash_loop_is_said_by_itself() -> None:
         world.look()
         world.crash()
         world.look()
-        world.now = world.life.due
+        world.wait()
     world.look()
     world.crash("port 1 is taken", port_taken=True)
     world.look()
@@ -244,7 +156,7 @@ def test_a_long_stable_run_makes_the_next_delay_the_shortest_again() -> None:
         world.look()
         world.crash()
         world.look()
-        world.now = world.life.due
+        world.wait()
     world.until_ready()
     world.now += STABLE_AFTER_S
     world.crash()
@@ -260,7 +172,7 @@ def test_a_short_ready_spell_does_not_shorten_the_delay() -> None:
         world.now += STABLE_AFTER_S - 1
         world.crash()
         world.look()
-        world.now = world.life.due
+        world.wait()
     assert world.life.failures == 4
 
 

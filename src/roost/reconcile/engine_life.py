@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from roost.domain.replica import ReplicaState
+from roost.domain.replica import ReplicaState, ShardSpec
 
 SILENT_AFTER_S: Final = 15.0
 """A ready engine that gives no good answer for so long is reported as not ready."""
@@ -42,6 +42,8 @@ class Phase(StrEnum):
     READY = "ready"
     DRAINING = "draining"
     """To be stopped; what is in flight finishes."""
+    REPLACING = "replacing"
+    """Of a group: SIGTERM was sent, SIGKILL follows; a later start of the group is wanted."""
     ENDING = "ending"
     """SIGTERM was sent, SIGKILL follows."""
     CLEARING = "clearing"
@@ -57,6 +59,22 @@ class Limits:
     load_timeout_s: float = 1800
     drain_timeout_s: float = 60
     grace_s: float = GRACE_S
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupStart:
+    """Which start of all shards of a replica on several nodes is wanted."""
+
+    generation: int
+    hold: bool = False
+    """None of it yet."""
+
+
+def group_start(spec: ShardSpec) -> GroupStart | None:
+    """Of a shard of several; `None`: it is alone, and restarts in place."""
+    if spec.profile.nodes == 1:
+        return None
+    return GroupStart(generation=spec.generation, hold=spec.hold)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,8 +134,10 @@ class Life:
     phase: Phase = Phase.WAITING
     since: float = 0
     """When the present phase began."""
-    due: float = 0
-    """WAITING: not to be started before."""
+    due: float | None = 0
+    """WAITING: not to be started before; None: the server says when."""
+    generation: int | None = None
+    """The start of its group that it belongs to; None: it is alone, and restarts in place."""
     starts: int = 0
     restarts: int = 0
     failures: int = 0
@@ -184,10 +204,18 @@ _STATES: Final = {
     Phase.LOADING: ReplicaState.LOADING,
     Phase.READY: ReplicaState.READY,
     Phase.DRAINING: ReplicaState.DRAINING,
+    Phase.REPLACING: ReplicaState.DRAINING,
     Phase.ENDING: ReplicaState.DRAINING,
     Phase.CLEARING: ReplicaState.DRAINING,
     Phase.GONE: ReplicaState.STOPPED,
 }
+
+
+def first_life(start: GroupStart | None, *, now: float) -> Life:
+    """Of an engine that was never started."""
+    if start is None:
+        return Life(since=now, due=now)
+    return Life(since=now, due=None if start.hold else now, generation=start.generation)
 
 
 def due_of(life: Life) -> float | None:
@@ -232,8 +260,12 @@ def state_of(life: Life) -> ReplicaState:
 def next_look(life: Life, *, now: float) -> float:
     """Seconds until looking again is worth it: often while something may change, calmly after."""
     match life.phase:
-        case Phase.WAITING if life.signalled_at is None and (
-            life.clearing_since is None or now < life.due
+        case Phase.WAITING if life.signalled_at is None and life.due is None:
+            return 60.0 if life.clearing_since is None else 0.2
+        case Phase.WAITING if (
+            life.signalled_at is None
+            and life.due is not None
+            and (life.clearing_since is None or now < life.due)
         ):
             return min(max(life.due - now, 0.02), 60.0)
         case Phase.STARTING | Phase.LOADING:

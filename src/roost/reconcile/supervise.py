@@ -7,19 +7,30 @@ arguments.
     WAITING ─start─▶ STARTING ─▶ LOADING ─▶ READY ─stop─▶ DRAINING ─▶ ENDING ─▶ CLEARING ─▶ GONE
        ▲                 │          │         │                          ▲
        └──── backoff ────┴──────────┴─────────┘ (not ready: straight to) ┘
+
+An engine of a group (`roost.reconcile.groups`) is started once in each start of the group. After a
+failure it waits for the next one, and where a later start is wanted while it is up, it is ended
+(REPLACING) and waits for that.
 """
 
 from dataclasses import replace
-from typing import Final, assert_never
+from typing import Final
 
+from roost.reconcile.ending import (
+    CLEAR_WITHIN_S,
+    begin_stop,
+    clears,
+    drain,
+    end,
+    kill,
+    see_off,
+)
 from roost.reconcile.engine_life import (
-    GRACE_S,
     NOTHING_LEFT,
     Action,
     Ended,
-    Forget,
+    GroupStart,
     Health,
-    Kill,
     Life,
     Limits,
     Phase,
@@ -50,38 +61,46 @@ BELIEVED_LOADING: Final = 3.0
 """How many load timeouts the bare answer "loading" is worth: it is the engine's word, not its
 progress.
 """
-SETTLE_S: Final = 1.0
-"""An engine to be stopped must be seen idle for so long: a gateway may still be about to hear of
-the stop.
-"""
-RESEND_S: Final = 1.0
-STUBBORN_AFTER_S: Final = 10.0
-CLEAR_WITHIN_S: Final = 10.0
-"""For a port and cards to be seen free once no process of the engine lives; then it is said and
-gone on without.
-"""
 
 
 def step(
-    life: Life, seen: Seen, *, wanted: bool, limits: Limits, now: float, luck: float
+    life: Life,
+    seen: Seen,
+    *,
+    wanted: bool,
+    limits: Limits,
+    now: float,
+    luck: float,
+    start: GroupStart | None = None,
 ) -> tuple[Life, tuple[Action, ...]]:
     """The next life, and what to do; `luck` in [0, 1) spreads restarts."""
     life, seen = _after_absence(life, seen, now=now)
     if not wanted and life.phase not in _STOPPING:
-        return _begin_stop(life, seen, now=now)
+        return begin_stop(life, seen, now=now)
     match life.phase:
         case Phase.WAITING:
+            if start is not None:
+                return _wait_for_group(life, seen, start, now=now)
             return _wait(life, seen, now=now)
         case Phase.STARTING | Phase.LOADING | Phase.READY:
+            if start is not None and seen.running and _is_later(life, start):
+                return _replace(life, start, now=now)
             return _watch(life, seen, limits=limits, now=now, luck=luck)
-        case Phase.DRAINING:
-            return _drain(life, seen, limits=limits, now=now)
-        case Phase.ENDING | Phase.CLEARING:
-            return _end(life, seen, now=now, grace_s=limits.grace_s)
-        case Phase.GONE:
-            return life, ()
         case _:
-            assert_never(life.phase)
+            return _finish(life, seen, limits=limits, now=now)
+
+
+def _finish(
+    life: Life, seen: Seen, *, limits: Limits, now: float
+) -> tuple[Life, tuple[Action, ...]]:
+    """It is on its way out, for good or for the next start of its group."""
+    if life.phase is Phase.DRAINING:
+        return drain(life, seen, limits=limits, now=now)
+    if life.phase is Phase.REPLACING:
+        return _replaced(life, seen, now=now, grace_s=limits.grace_s)
+    if life.phase is Phase.GONE:
+        return life, ()
+    return end(life, seen, now=now, grace_s=limits.grace_s)
 
 
 _STOPPING: Final = frozenset({Phase.DRAINING, Phase.ENDING, Phase.CLEARING, Phase.GONE})
@@ -143,14 +162,15 @@ def failed(life: Life, ended: Ended, *, now: float, luck: float) -> Life:
     stable = life.ready_since is not None and now - life.ready_since >= STABLE_AFTER_S
     failures, pause = life.failures, PORT_DELAY_S
     before = life.cause_before if life.port_taken else life.cause
-    if not ended.port_taken:
+    alone = life.generation is None  # else the server counts, and says when
+    if alone and not ended.port_taken:
         failures = 1 if stable else failures + 1
         pause = delay(failures, luck=luck)
     return replace(
         life,
         phase=Phase.WAITING,
         since=now,
-        due=now + pause,
+        due=now + pause if alone else None,
         failures=failures,
         cause=ended.cause,
         cause_before=before if ended.port_taken else None,
@@ -167,8 +187,12 @@ def failed(life: Life, ended: Ended, *, now: float, luck: float) -> Life:
 
 
 def hurried(life: Life, *, now: float) -> Life:
-    """Something that matters to the next start has changed (another port): try at once."""
-    return replace(life, due=now) if life.phase is Phase.WAITING else life
+    """Something that matters to the next start has changed (another port): try at once.
+
+    One of a group waits for its group all the same.
+    """
+    alone = life.generation is None
+    return replace(life, due=now) if alone and life.phase is Phase.WAITING else life
 
 
 def delay(failures: int, *, luck: float) -> float:
@@ -177,24 +201,81 @@ def delay(failures: int, *, luck: float) -> float:
     return whole * (1 - luck / 4)
 
 
+def next_is_due(life: Life, *, start: GroupStart | None, now: float) -> bool:
+    """What an engine that waits seems to hold is in the way of its next start, which is due."""
+    if life.phase is not Phase.WAITING:
+        return False
+    if start is not None and _is_later(life, start):
+        return True
+    return life.due is not None and life.due <= now
+
+
 def _wait(life: Life, seen: Seen, *, now: float) -> tuple[Life, tuple[Action, ...]]:
     if seen.running or seen.others:
-        return _kill(life, seen, now=now, because="a process of the last run still lives")
-    life = replace(life, signalled_at=None, killing_since=None)
+        return kill(life, seen, now=now, because=_STILL_LIVES)
+    due = now if life.due is None else life.due
     # The port is asked for again by the start itself, which has another one assigned.
-    if seen.left.on_cards and life.holds:
-        since = now if life.clearing_since is None else life.clearing_since
-        life = replace(life, clearing_since=since)
-        if now < max(life.due, since + CLEAR_WITHIN_S):
-            return life, ()
-    else:
-        life = replace(life, clearing_since=None)
-    if now < life.due:
+    life, clear = clears(life, held=bool(seen.left.on_cards), from_=due, now=now)
+    if not clear or now < due:
         return life, ()
     because = "wanted" if life.cause is None else f"again after: {life.cause}"
     if seen.left.on_cards and life.holds:
         because = f"{because}; {seen.left} {CLEAR_WITHIN_S:g} s after its last process ended"
     return life, (Start(because=because),)
+
+
+_STILL_LIVES: Final = "a process of the last run still lives"
+
+
+def _wait_for_group(
+    life: Life, seen: Seen, start: GroupStart, *, now: float
+) -> tuple[Life, tuple[Action, ...]]:
+    if seen.running or seen.others:
+        return kill(life, seen, now=now, because=_STILL_LIVES)
+    later = _is_later(life, start)
+    # The others start only when this one's port is free, so it is waited for.
+    life, clear = clears(life, held=later and seen.left != NOTHING_LEFT, from_=now, now=now)
+    if not clear:
+        return life, ()
+    if later:
+        life = _entered(life, start, now=now)
+    if start.hold or start.generation != life.generation or life.cause is not None:
+        return life, ()
+    return life, (Start(because=f"start {start.generation} of its group"),)
+
+
+def _is_later(life: Life, start: GroupStart) -> bool:
+    return life.generation is None or start.generation > life.generation
+
+
+def _entered(life: Life, start: GroupStart, *, now: float) -> Life:
+    """It waits for the wanted start, and nothing of an earlier one is in its way."""
+    return replace(
+        life,
+        since=now,
+        generation=start.generation,
+        due=None if start.hold else now,
+        cause=None,
+        cause_before=None,
+        port_taken=False,
+        holds=False,
+    )
+
+
+def _replace(life: Life, start: GroupStart, *, now: float) -> tuple[Life, tuple[Action, ...]]:
+    """Requests in flight are lost with the group that served them: nothing is waited for."""
+    life = replace(life, phase=Phase.REPLACING, since=now, ill_since=None, bad_answers=0)
+    life = replace(life, signalled_at=now, killing_since=None, ready_since=None)
+    return life, (Terminate(because=f"start {start.generation} of its group is wanted"),)
+
+
+def _replaced(
+    life: Life, seen: Seen, *, now: float, grace_s: float
+) -> tuple[Life, tuple[Action, ...]]:
+    if not seen.running and not seen.others:
+        life = replace(life, phase=Phase.WAITING, since=now, due=None, cause=None)
+        return replace(life, signalled_at=None, killing_since=None, clearing_since=None), ()
+    return see_off(life, seen, now=now, grace_s=grace_s)
 
 
 def _watch(
@@ -204,7 +285,7 @@ def _watch(
         ended = seen.ended or Ended(cause="ended; its exit status is not known")
         after = failed(life, ended, now=now, luck=luck)
         if seen.others:
-            return _kill(after, seen, now=now, because="its first process ended, others live")
+            return kill(after, seen, now=now, because="its first process ended, others live")
         return after, ()
     if seen.log_bytes is not None and seen.log_bytes != life.log_bytes:
         life = replace(life, log_bytes=seen.log_bytes, progress_at=now)
@@ -267,93 +348,4 @@ def _give_up(
     life: Life, seen: Seen, cause: str, *, now: float, luck: float
 ) -> tuple[Life, tuple[Action, ...]]:
     after = failed(life, Ended(cause=cause), now=now, luck=luck)
-    return _kill(after, seen, now=now, because=cause)
-
-
-def _begin_stop(life: Life, seen: Seen, *, now: float) -> tuple[Life, tuple[Action, ...]]:
-    if not seen.running and not seen.others:
-        return _clear(life, seen, now=now)
-    if life.phase is Phase.READY and seen.running:
-        life = replace(life, phase=Phase.DRAINING, since=now, idle_since=None)
-        return replace(life, ill_since=None, bad_answers=0), ()
-    return _terminate(life, seen, now=now, because="not wanted any more, and not ready")
-
-
-def _drain(
-    life: Life, seen: Seen, *, limits: Limits, now: float
-) -> tuple[Life, tuple[Action, ...]]:
-    if not seen.running:
-        return _end(replace(life, phase=Phase.ENDING, since=now), seen, now=now)
-    drained = now - life.since
-    if drained >= limits.drain_timeout_s:
-        because = f"still busy after {limits.drain_timeout_s:g} s of draining"
-        if seen.in_flight is not None:
-            because = f"{seen.in_flight:g} requests in flight after {drained:.0f} s of draining"
-        return _terminate(life, seen, now=now, because=because)
-    if seen.in_flight is None or seen.in_flight > 0:
-        return replace(life, idle_since=None), ()
-    idle_since = now if life.idle_since is None else life.idle_since
-    if now - idle_since < SETTLE_S:
-        return replace(life, idle_since=idle_since), ()
-    return _terminate(life, seen, now=now, because="not wanted any more, and nothing in flight")
-
-
-def _terminate(
-    life: Life, seen: Seen, *, now: float, because: str
-) -> tuple[Life, tuple[Action, ...]]:
-    life = replace(life, phase=Phase.ENDING, since=now, ill_since=None, bad_answers=0)
-    life = replace(life, signalled_at=None, killing_since=None)
-    if not seen.running:
-        return _end(life, seen, now=now)
-    return replace(life, signalled_at=now), (Terminate(because=because),)
-
-
-def _end(
-    life: Life, seen: Seen, *, now: float, grace_s: float = GRACE_S
-) -> tuple[Life, tuple[Action, ...]]:
-    if not seen.running and not seen.others:
-        return _clear(life, seen, now=now)
-    if life.phase is Phase.CLEARING:
-        # One that was missed, or that the cards' driver knows of: what holds a card is not gone.
-        life = replace(life, phase=Phase.ENDING, since=now)
-    if not seen.running:
-        return _kill(life, seen, now=now, because="its first process ended, others live")
-    if now - life.since < grace_s:
-        return life, ()
-    return _kill(life, seen, now=now, because=f"still there {grace_s:.0f} s after SIGTERM")
-
-
-def _kill(life: Life, seen: Seen, *, now: float, because: str) -> tuple[Life, tuple[Action, ...]]:
-    since = now if life.killing_since is None else life.killing_since
-    life = replace(life, killing_since=since)
-    if now - since >= STUBBORN_AFTER_S:
-        pids = "process " + ", ".join(str(pid) for pid in seen.others)
-        pids = pids if seen.others else "its first process"
-        why = f"cannot be ended by SIGKILL, tried for over {STUBBORN_AFTER_S:.0f} s: {pids}"
-        life = replace(life, cause=why)
-    recently = life.signalled_at is not None and now - life.signalled_at < RESEND_S
-    # SIGTERM counts as a signal too: the first SIGKILL after it must not wait.
-    if recently and since != now:
-        return life, ()
-    return replace(life, signalled_at=now), (Kill(because=because),)
-
-
-def _clear(life: Life, seen: Seen, *, now: float) -> tuple[Life, tuple[Action, ...]]:
-    if not life.holds or seen.left == NOTHING_LEFT:
-        if life.phase is Phase.CLEARING:
-            life = replace(life, cause=None)
-        return _gone(life, "stopped, and no process of it lives", now=now)
-    if life.phase is not Phase.CLEARING:
-        life = replace(
-            life, phase=Phase.CLEARING, since=now, cause=f"no process lives; {seen.left}"
-        )
-        life = replace(life, signalled_at=None, killing_since=None)
-    if now - life.since < CLEAR_WITHIN_S:
-        return life, ()
-    what = f"stopped; {seen.left} {now - life.since:.0f} s after its last process ended"
-    return _gone(replace(life, cause=what), what, now=now)
-
-
-def _gone(life: Life, because: str, *, now: float) -> tuple[Life, tuple[Action, ...]]:
-    life = replace(life, phase=Phase.GONE, since=now, signalled_at=None, killing_since=None)
-    return replace(life, holds=False, clearing_since=None), (Forget(because=because),)
+    return kill(after, seen, now=now, because=cause)

@@ -27,7 +27,6 @@ from roost.reconcile.engine_life import (
     Forget,
     Health,
     Kill,
-    Life,
     Limits,
     Phase,
     Seen,
@@ -61,7 +60,7 @@ class FakeShard:
         self._tools = tools
         self._wanted = True
         self._hurry = False
-        self._life = Life(since=tools.now(), due=tools.now())
+        self._life = engine_life.first_life(engine_life.group_start(spec), now=tools.now())
         self._engine: FakeEngine | None = None
         self._work: asyncio.Task[None] | None = None
         self._status: int | None = None
@@ -142,7 +141,7 @@ class FakeShard:
             life = supervise.failed(
                 self._life, ended, now=self._tools.now(), luck=self._tools.luck()
             )
-            self._life = replace(life, due=self._tools.now())
+            self._life = supervise.hurried(life, now=self._tools.now())
 
     # -- what is seen of it ----------------------------------------------------------------------
 
@@ -162,6 +161,7 @@ class FakeShard:
             since=self._life.since,
             port=self.running.port if self.lives else self.spec.port,
             restarts=self._life.restarts,
+            generation=self._life.generation or 0,
             cause=cause,
             due=engine_life.due_of(self._life),
             port_taken=self._life.port_taken,
@@ -224,6 +224,9 @@ class FakeShard:
         patience = Limits(
             load_timeout_s=profile.load_timeout_s, drain_timeout_s=profile.drain_timeout_s
         )
+        if self.spec.rank > 0:
+            # Rank 0 has the requests in flight, and has ended.
+            patience = replace(patience, drain_timeout_s=0)
         if self._hurry:
             patience = replace(patience, drain_timeout_s=0, grace_s=0)
         self._life, actions = supervise.step(
@@ -233,6 +236,7 @@ class FakeShard:
             limits=patience,
             now=self._tools.now(),
             luck=self._tools.luck(),
+            start=engine_life.group_start(self.spec),
         )
         for action in actions:
             self._perform(action)
@@ -279,8 +283,8 @@ class FakeShard:
         )
         try:
             line = command_line(spec, tools, mark)
-            if (taken := causes.taken(spec.host, spec.port)) is not None:
-                self._failed_to_start(taken)
+            if (port := causes.taken_port(spec)) is not None:
+                self._failed_to_start(causes.port_taken(spec.host, port))
                 return
             os.close(self.log.open())
         except RoostError as cause:

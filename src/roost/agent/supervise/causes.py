@@ -31,22 +31,37 @@ def not_started(program: str, cause: OSError | ValueError) -> str:
     return f"cannot start {program}: {(said or str(cause)).lower()}"
 
 
-def taken(host: str, port: int) -> Ended | None:
-    """Somebody has the port already: what answers there would be taken for the engine."""
+def taken_port(spec: ShardSpec) -> int | None:
+    """A port of the shard that somebody has: what answers there would be taken for its engine."""
+    return next((port for port in _ports(spec) if _is_taken(spec.host, port)), None)
+
+
+def port_taken(host: str, port: int) -> Ended:
+    """The sentence for it."""
+    return Ended(cause=f"port {port} of {host} is taken", port_taken=True)
+
+
+def _ports(spec: ShardSpec) -> tuple[int, ...]:
+    """Where a shard listens: rank 0 alone does, to the gateways and to the other ranks."""
+    if spec.rank > 0:
+        return ()
+    return (spec.port,) if spec.group_port is None else (spec.port, spec.group_port)
+
+
+def _is_taken(host: str, port: int) -> bool:
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM
         )[0]
     except OSError:
-        return None  # the engine says it better
+        return False  # the engine says it better
     with socket.socket(family, kind, protocol) as one:
         one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             one.bind(address)
         except OSError as cause:
-            if cause.errno == errno.EADDRINUSE:
-                return Ended(cause=f"port {port} of {host} is taken", port_taken=True)
-    return None
+            return cause.errno == errno.EADDRINUSE
+    return False
 
 
 def is_own_address(host: str) -> bool:

@@ -28,8 +28,10 @@ class Kept:
     restarts: int = 0
     failures: int = 0
     cause: str | None = None
-    due: float = 0
-    """Not to be started before, where no process is wanted yet."""
+    due: float | None = 0
+    """Not to be started before, where no process is wanted yet; None: the server says when."""
+    generation: int | None = None
+    """The start of its group that it belongs to; None: of one that is alone."""
     ready_since: float | None = None
 
 

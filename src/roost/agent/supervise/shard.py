@@ -53,7 +53,7 @@ class Shard:
         """It is in the desired state; else an orphan, left running and reported with its spec."""
         self.hurry = False
         """Stop without draining, and without the time to end by itself."""
-        self.life = Life(since=tools.now(), due=tools.now())
+        self.life = engine_life.first_life(engine_life.group_start(spec), now=tools.now())
         self.log = Log(tools.logs / f"{file_stem(spec.placement, spec.rank)}.log")
         self.looked = asyncio.Event()
         """Set after the first look: before it, nothing is known to report."""
@@ -102,6 +102,7 @@ class Shard:
             failures=kept.failures,
             cause=kept.cause,
             holds=kept.up,
+            generation=self.life.generation if kept.generation is None else kept.generation,
         )
         self._kept = kept
         if kept.pid is not None and kept.started is not None:
@@ -120,9 +121,7 @@ class Shard:
             if kept.up:
                 self._ended_meanwhile(None)
             else:
-                # A clock that was set back must not make it wait for ever.
-                due = min(kept.due, now + supervise.LONGEST_DELAY_S)
-                self.life = replace(self.life, due=due)
+                self.life = replace(self.life, due=_due(kept, now=now))
             return
         if not self.life.starts:
             self.life = replace(self.life, starts=1)
@@ -142,11 +141,11 @@ class Shard:
         ended = self._why(None) if why is None else Ended(cause=why)
         failed = supervise.failed(self.life, ended, now=now, luck=self._tools.luck())
         # The wait has been served by the agent's absence.
-        self.life = replace(failed, due=now)
+        self.life = supervise.hurried(failed, now=now)
 
     def want(self, spec: ShardSpec) -> None:
         """It is in the desired state; another port takes effect at the next start, which is then at
-        once.
+        once, or with its group's.
         """
         self.known = True
         if spec != self.spec:
@@ -182,6 +181,7 @@ class Shard:
             pid=self._process.pid if self._process is not None else None,
             port=self.running.port if alive else self.spec.port,
             restarts=self.life.restarts,
+            generation=self.life.generation or 0,
             cause=cause,
             due=engine_life.due_of(self.life),
             port_taken=self.life.port_taken,
@@ -212,6 +212,9 @@ class Shard:
         patience = Limits(
             load_timeout_s=profile.load_timeout_s, drain_timeout_s=profile.drain_timeout_s
         )
+        if self.spec.rank > 0:
+            # Rank 0 has the requests in flight, and has ended.
+            patience = replace(patience, drain_timeout_s=0)
         if self.hurry:
             patience = replace(patience, drain_timeout_s=0, grace_s=0)
         was = self.life
@@ -222,6 +225,7 @@ class Shard:
             limits=patience,
             now=self._tools.now(),
             luck=self._tools.luck(),
+            start=engine_life.group_start(self.spec),
         )
         if self.life.phase is not was.phase:
             log.info(
@@ -286,15 +290,15 @@ class Shard:
         """What an engine holds matters to the next start and to the end."""
         if not self.wanted:
             return True
-        return self.life.phase is Phase.WAITING and self.life.due <= self._tools.now()
+        start = engine_life.group_start(self.spec)
+        return supervise.next_is_due(self.life, start=start, now=self._tools.now())
 
     async def _look_at_what_is_left(self) -> tuple[tuple[int, ...], Left]:
         """Processes of it that its cards' driver lists, and what else isn't seen free."""
         spec = self.running
         listed = await self._tools.on_cards(spec.gpu_uuids) if spec.gpu_uuids else None
         found = process.sorted_out(listed or (), self.mark, self._first)
-        taken = causes.taken(spec.host, spec.port) if spec.rank == 0 else None
-        return found.ours, Left(port=None if taken is None else spec.port, on_cards=found.vanished)
+        return found.ours, Left(port=causes.taken_port(spec), on_cards=found.vanished)
 
     async def _learn(self, was: Life) -> None:
         answers = self._answers
@@ -335,8 +339,8 @@ class Shard:
         except RoostError as cause:
             self._failed_to_start(Ended(cause=cause.message))
             return
-        if (taken := causes.taken(spec.host, spec.port)) is not None:
-            self._failed_to_start(taken)
+        if (port := causes.taken_port(spec)) is not None:
+            self._failed_to_start(causes.port_taken(spec.host, port))
             return
         self.running = spec
         before = self.life
@@ -398,6 +402,7 @@ class Shard:
             spec=self.running,
             up=life.phase is not Phase.WAITING,
             due=life.due,
+            generation=life.generation,
             pid=None if live is None else live.pid,
             started=None if live is None else live.started,
             boot_id=self._tools.boot_id,
@@ -431,3 +436,8 @@ class Shard:
                 wait.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
                     await wait
+
+
+def _due(kept: Kept, *, now: float) -> float | None:
+    """A clock that was set back must not make it wait for ever."""
+    return None if kept.due is None else min(kept.due, now + supervise.LONGEST_DELAY_S)
