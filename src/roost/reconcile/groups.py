@@ -30,10 +30,10 @@ def regroup(
     newest = max(shard.generation for shard in replica.shards)
     if newest > replica.generation:
         return _catch_up(replica, newest, back=back, now=now, luck=luck)
-    if replica.hold:
-        return _begin(replica, now=now)
     if any(_has_failed(replica, shard) for shard in replica.shards):
         return _restart(replica, replica.generation + 1, _cause(replica), now=now, luck=luck)
+    if replica.hold:
+        return _begin(replica, now=now)
     return None
 
 
@@ -59,6 +59,12 @@ def _catch_up(
 
 
 def _begin(replica: Replica, *, now: float) -> Begin | None:
+    if any(_has_begun(replica, shard) for shard in replica.shards):
+        return Begin(
+            placement=replica.placement,
+            generation=replica.generation,
+            because="it has begun already, and the database does not know of it",
+        )
     if restart_due(replica, now=now) is not None:
         return None
     if not all(_is_clear(replica, shard) for shard in replica.shards):
@@ -88,6 +94,10 @@ def _has_failed(replica: Replica, shard: Shard) -> bool:
     return shard.generation == replica.generation and shard.state is ReplicaState.FAILED
 
 
+def _has_begun(replica: Replica, shard: Shard) -> bool:
+    return shard.generation == replica.generation and shard.state is not ReplicaState.PLACED
+
+
 def _is_clear(replica: Replica, shard: Shard) -> bool:
     """It has let go of the start before, and waits for this one."""
     return (
@@ -98,7 +108,7 @@ def _is_clear(replica: Replica, shard: Shard) -> bool:
 
 
 def _cause(replica: Replica) -> str:
-    if replica.cause is not None:
+    if replica.cause is not None and not replica.hold:
         return replica.cause
     failed = next(shard for shard in replica.shards if _has_failed(replica, shard))
     return f"rank {failed.rank} on {failed.node} failed"

@@ -224,6 +224,7 @@ def _wait(life: Life, seen: Seen, *, now: float) -> tuple[Life, tuple[Action, ..
     return life, (Start(because=because),)
 
 
+_REPLACED: Final = "ended, for a later start of its group"
 _STILL_LIVES: Final = "a process of the last run still lives"
 
 
@@ -273,7 +274,8 @@ def _replaced(
     life: Life, seen: Seen, *, now: float, grace_s: float
 ) -> tuple[Life, tuple[Action, ...]]:
     if not seen.running and not seen.others:
-        life = replace(life, phase=Phase.WAITING, since=now, due=None, cause=None)
+        # A server that forgot the later start must not have this one begun a second time.
+        life = replace(life, phase=Phase.WAITING, since=now, due=None, cause=_REPLACED)
         return replace(life, signalled_at=None, killing_since=None, clearing_since=None), ()
     return see_off(life, seen, now=now, grace_s=grace_s)
 
