@@ -12,6 +12,9 @@ RoostError
   │         └─ Forbidden          it is good, and not for this
   └─ Unavailable      not now; the same request may succeed later
        ├─ Unreachable the other side does not answer
+       │    └─ Lost   the connection broke in the middle
+       ├─ Undecided   whether the change was made is not known yet
+       ├─ Deposed     another server leads the fleet
        └─ NoSpace     a disk is full; nothing was changed
 
 Messages are lower case, name the object and the numbers, and have no full stop at the end.
@@ -112,6 +115,26 @@ class Unreachable(Unavailable):
 
     code = "unreachable"
     exit_code = 5
+
+
+class Lost(Unreachable):
+    """The connection broke in the middle; `committing`: of a commit, which may have been made."""
+
+    def __init__(self, message: str, *, committing: bool = False) -> None:
+        super().__init__(message)
+        self.committing = committing
+
+
+class Undecided(Unavailable):
+    """Whether the change was made is not known yet, and will be found out."""
+
+    code = "undecided"
+
+
+class Deposed(Unavailable):
+    """Another server leads the fleet; this one changes nothing any more."""
+
+    code = "deposed"
 
 
 class NoSpace(Unavailable):

@@ -1,10 +1,12 @@
 """What every database must do; a further backend is one more parameter of `database`."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.runtime.migration import MigrationContext
 
 from roost.domain.allocation import replica_name
 from roost.domain.gpu import Gpu, GpuClass, GpuUuid
@@ -12,10 +14,11 @@ from roost.domain.model import Model, ModelName
 from roost.domain.node import Facts, Filesystem, NodeName
 from roost.domain.profile import Engine, Profile, ProfileName
 from roost.domain.replica import PlacementId, ReplicaState
-from roost.errors import Conflict, Unavailable
+from roost.errors import Conflict, Deposed
 from roost.reconcile.replicas import Replica, Shard, Wish
-from roost.store.database import Database, create_private
+from roost.store.database import Database
 from roost.store.migrate import migrate
+from roost.store.postgresql import PostgreSql
 from roost.store.records import (
     CatalogText,
     Change,
@@ -30,6 +33,8 @@ from roost.store.records import (
     TokenRecord,
     changed,
 )
+from roost.store.schema import metadata
+from roost.store.sqlite import Sqlite, create_private
 from roost.store.store import Store
 
 pytestmark = pytest.mark.anyio
@@ -40,11 +45,23 @@ PROFILE = Profile(
 )
 
 
-@pytest.fixture(params=["sqlite"])
-async def database(tmp_path: Path) -> AsyncIterator[Database]:
+Open = Callable[[], Database]
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def open_again(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
+    """Opens one and the same database, as often as it is called."""
+    if request.param == "postgresql":
+        url = request.getfixturevalue("cluster").create()
+        return lambda: PostgreSql(url)
     path = tmp_path / "roost.db"
     create_private(path)
-    database = Database(path)
+    return lambda: Sqlite(path)
+
+
+@pytest.fixture
+async def database(open_again: Open) -> AsyncIterator[Database]:
+    database = open_again()
     await migrate(database)
     yield database
     await database.close()
@@ -138,7 +155,7 @@ STEPS: list[list[Change]] = [
 
 
 async def test_what_is_loaded_is_what_memory_says_after_every_commit(
-    store: Store, database: Database
+    store: Store, open_again: Open
 ) -> None:
     epoch = await store.lead("me")
     expected = Stored(fleet=FLEET)
@@ -147,7 +164,7 @@ async def test_what_is_loaded_is_what_memory_says_after_every_commit(
         expected = changed(expected, changes)
         assert await store.load() == expected
     # Another connection sees the same.
-    again = Database(database.path)
+    again = open_again()
     assert await Store(again).load() == expected
     await again.close()
 
@@ -164,7 +181,7 @@ async def test_each_leader_has_a_higher_epoch_and_an_earlier_one_changes_nothing
     second = await store.lead("two")
     assert second > first
     before = await store.load()
-    with pytest.raises(Unavailable, match="another server leads"):
+    with pytest.raises(Deposed, match="another server leads"):
         await store.commit([Put(record=node(cordoned=True))], epoch=first, events=[event(0)])
     assert await store.load() == before
     assert await store.events(limit=5) == ()
@@ -240,3 +257,43 @@ async def test_the_catalogs_applied_are_kept_with_who_and_when(store: Store) -> 
     text = CatalogText(at=5, who="admin", filename="c.yaml", text="models: []\n")
     await store.commit([Put(record=FLEET)], epoch=epoch, catalog=text)
     assert await store.catalogs() == (text,)
+
+
+async def test_who_leads_for_a_time_is_waited_for_and_its_own_restart_is_not(store: Store) -> None:
+    first = await store.lead("one", for_s=1000)
+    with pytest.raises(Conflict, match=r"one leads the fleet of .* in epoch 1, and for [0-9]+ s"):
+        await store.lead("two", for_s=1000)
+    again = await store.lead("one", for_s=1000)
+    assert again > first
+    with pytest.raises(Deposed):
+        await store.renew(first, for_s=1000)
+    await store.renew(again, for_s=0)
+    assert await store.lead("two", for_s=1000) > again
+
+
+async def test_what_is_settled_is_what_is_kept_and_only_for_the_leader(store: Store) -> None:
+    epoch = await store.lead("me")
+    await store.commit([Put(record=FLEET), Put(record=node())], epoch=epoch)
+    assert await store.settled(epoch) == await store.load()
+    await store.lead("other")
+    with pytest.raises(Deposed):
+        await store.settled(epoch)
+
+
+async def test_the_migrations_build_exactly_the_schema_of_the_code(database: Database) -> None:
+    async with database.read() as connection:
+        differences = await connection.run_sync(
+            lambda c: compare_metadata(MigrationContext.configure(c), metadata)
+        )
+    assert differences == []
+
+
+async def test_migrating_twice_changes_nothing(database: Database) -> None:
+    await migrate(database)
+
+
+async def test_what_engines_print_can_be_kept_whatever_it_is(store: Store) -> None:
+    epoch = await store.lead("me")
+    await store.commit([Put(record=FLEET)], epoch=epoch, events=[replace(event(1), why="a\0b")])
+    (kept,) = await store.events(limit=1)
+    assert kept.why in {"a\0b", "a\ufffdb"}

@@ -13,8 +13,8 @@ from roost.domain.node import NodeName
 from roost.domain.profile import Engine, Profile, ProfileName
 from roost.domain.replica import PlacementId, ReplicaState
 from roost.reconcile.replicas import Shard
-from roost.store.database import Database, create_private
 from roost.store.migrate import migrate
+from roost.store.sqlite import Sqlite, create_private
 from roost.store.store import Store
 
 pytestmark = pytest.mark.anyio
@@ -33,7 +33,7 @@ def upgrade(connection: Connection, revision: str) -> None:
 async def test_a_replica_of_the_first_schema_is_none_of_several_nodes(tmp_path: Path) -> None:
     path = tmp_path / "roost.db"
     create_private(path)
-    database = Database(path)
+    database = Sqlite(path)
     async with database.write() as connection:
         await connection.run_sync(upgrade, "0001")
         for sql, values in (

@@ -27,10 +27,11 @@ from roost.services.scheduler import Scheduler
 from roost.services.secrets import new_id, same, secret_file
 from roost.services.views import Views
 from roost.services.watch import Watch
-from roost.store.database import Database, create_private
+from roost.store.database import Database
 from roost.store.guard import lock, refuse_network_filesystem
 from roost.store.migrate import migrate
 from roost.store.records import Event, FleetRecord, Put
+from roost.store.sqlite import Sqlite, create_private
 from roost.store.store import Store
 
 _TICK_S: Final = 1.0
@@ -178,7 +179,7 @@ async def open_server(
             create_private(path)
         except OSError as error:
             raise Unusable(f"cannot write {path}: {error.strerror}") from None
-        opened = Database(path)
+        opened = Sqlite(path)
         try:
             ledger = await _lead(opened, clock)
             return Server(
@@ -226,5 +227,5 @@ async def _lead(database: Database, clock: Clock) -> Ledger:
         await store.commit([Put(record=fleet)], epoch=epoch, events=[event])
         stored = await store.load()
     if stored is None:
-        raise Unusable(f"{database.path} does not keep what is written to it")
+        raise Unusable(f"{database.name} does not keep what is written to it")
     return Ledger(store, stored, epoch)

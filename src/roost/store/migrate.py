@@ -11,7 +11,7 @@ from roost.store.database import Database
 if TYPE_CHECKING:
     from alembic.config import Config
 
-HEAD: Final = "0002"
+HEAD: Final = "0003"
 """The newest revision this code knows; a test holds it to the migrations folder."""
 
 
@@ -30,10 +30,10 @@ async def migrate(database: Database) -> None:
     known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
     if version is not None and version not in known:
         raise Unusable(
-            f"{database.path} is from a newer roost: its schema is {version}, this one's is {HEAD}",
+            f"{database.name} is from a newer roost: its schema is {version}, this one's is {HEAD}",
             hint="run that version, or restore a backup from before the upgrade",
         )
-    async with database.write() as connection:
+    async with database.migration() as connection:
         await connection.run_sync(_upgrade, config)
 
 

@@ -41,6 +41,8 @@ lease: Final = Table(
     Column("holder", Text, nullable=False),
     Column("expires_at", Double),
     Column("epoch", BigInteger, nullable=False),
+    # The commit that was made last: one whose answer was lost is looked for here.
+    Column("last_commit", Text),
 )
 
 nodes: Final = Table(

@@ -1,12 +1,29 @@
 """All that is asked of the database: load what is kept, commit changes, page through events."""
 
-from collections.abc import Callable, Iterable, Sequence
+import asyncio
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 import msgspec
-from sqlalchemy import Table, and_, delete, func, insert, select, update
+from sqlalchemy import (
+    Double,
+    RowMapping,
+    Select,
+    Table,
+    and_,
+    delete,
+    func,
+    insert,
+    or_,
+    select,
+    update,
+)
 from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.functions import GenericFunction
 
 from roost.domain.allocation import ReplicaName
 from roost.domain.gpu import GpuUuid
@@ -14,7 +31,7 @@ from roost.domain.model import Model, ModelName
 from roost.domain.node import Facts, NodeName
 from roost.domain.profile import Profile
 from roost.domain.replica import PlacementId, ReplicaState
-from roost.errors import Unavailable
+from roost.errors import Conflict, Deposed, Lost, Unavailable, Undecided
 from roost.reconcile.replicas import Replica, Shard, Wish
 from roost.store import schema
 from roost.store.database import Database
@@ -44,59 +61,98 @@ _decode_ints: Final = msgspec.json.Decoder(tuple[int, ...]).decode
 _decode_texts: Final = msgspec.json.Decoder(tuple[str, ...]).decode
 
 
+class _clock(GenericFunction[float]):  # noqa: N801 - an SQL function
+    """The database's own clock, in seconds since the epoch: servers' clocks differ."""
+
+    type = Double()
+    inherit_cache = True
+    name = "roost_clock"
+
+
+@compiles(_clock, "sqlite")
+def _sqlite_clock(*_: Any, **__: Any) -> str:
+    return "((julianday('now') - 2440587.5) * 86400.0)"
+
+
+@compiles(_clock, "postgresql")
+def _postgresql_clock(*_: Any, **__: Any) -> str:
+    return "extract(epoch FROM clock_timestamp())::float8"
+
+
 class Store:
-    """What a server keeps. Every change is fenced by the epoch of the leader that makes it."""
+    """What a server keeps. Every change is fenced by the epoch of the leader that makes it.
 
-    def __init__(self, database: Database) -> None:
+    A connection that breaks is made again, and what it broke is tried again for `patience_s`.
+    """
+
+    def __init__(self, database: Database, *, patience_s: float = 15.0) -> None:
         self._database = database
+        self._patience_s = patience_s
+        # One at a time also while it is tried again: the leader's row knows only the last commit.
+        self._committing = asyncio.Lock()
 
-    async def lead(self, holder: str) -> int:
-        """Become the leader; the epoch is higher than that of anybody who led before."""
+    async def lead(self, holder: str, *, for_s: float | None = None) -> int:
+        """Become the leader; the epoch is higher than that of anybody who led before.
+
+        `for_s`: until then nobody else can, unless this holder lets go. `None`: anybody can.
+        Raises `Conflict` where another holder has led for less than it said.
+        """
+        lease = schema.lease
+        until = None if for_s is None else _clock() + for_s
+        free = or_(
+            lease.c.holder == holder, lease.c.expires_at.is_(None), lease.c.expires_at <= _clock()
+        )
         async with self._database.write() as connection:
-            lease = schema.lease
             moved = await connection.execute(
                 update(lease)
-                .where(lease.c.name == _LEADER)
-                .values(holder=holder, epoch=lease.c.epoch + 1, expires_at=None)
+                .where(lease.c.name == _LEADER, free)
+                .values(holder=holder, epoch=lease.c.epoch + 1, expires_at=until)
             )
-            if moved.rowcount == 0:
-                await connection.execute(
-                    insert(lease).values(name=_LEADER, holder=holder, epoch=1, expires_at=None)
+            held = (
+                (
+                    await connection.execute(
+                        select(
+                            lease.c.holder,
+                            lease.c.epoch,
+                            (lease.c.expires_at - _clock()).label("s"),
+                        ).where(lease.c.name == _LEADER)
+                    )
                 )
-            epoch = await connection.scalar(select(lease.c.epoch).where(lease.c.name == _LEADER))
-            return int(epoch or 0)
+                .mappings()
+                .first()
+            )
+            if held is None:
+                await connection.execute(
+                    insert(lease).values(name=_LEADER, holder=holder, epoch=1, expires_at=until)
+                )
+                return 1
+            if moved.rowcount == 0:
+                raise Conflict(
+                    f"{held['holder']} leads the fleet of {self._database.name} in epoch "
+                    f"{held['epoch']}, and for {held['s']:.0f} s more unless it renews that",
+                    hint="stop that server, or wait until it has ended",
+                )
+            return int(held["epoch"])
+
+    async def renew(self, epoch: int, *, for_s: float) -> None:
+        """Lead for longer; with 0 let go. Raises `Deposed` where another server leads."""
+        async with self._database.write() as connection:
+            await _fence(connection, epoch)
+            await connection.execute(
+                update(schema.lease)
+                .where(schema.lease.c.name == _LEADER)
+                .values(expires_at=_clock() + for_s)
+            )
 
     async def load(self) -> Stored | None:
         """Everything that is kept; `None`: the database is empty."""
-        async with self._database.read() as connection:
-            fleet = (await connection.execute(select(schema.fleet))).mappings().first()
-            if fleet is None:
-                return None
-            shards: dict[str, list[Shard]] = {}
-            ordered = select(schema.shards).order_by(
-                schema.shards.c.placement, schema.shards.c.rank
-            )
-            for row in (await connection.execute(ordered)).mappings():
-                shards.setdefault(row["placement"], []).append(_shard(row))
-            return Stored(
-                fleet=FleetRecord(
-                    fleet=fleet["fleet"],
-                    incarnation=fleet["incarnation"],
-                    adopting=bool(fleet["adopting"]),
-                ),
-                nodes={n.name: n for n in await _all(connection, schema.nodes, _node)},
-                models={m.model.name: m for m in await _all(connection, schema.models, _model)},
-                tokens={t.id: t for t in await _all(connection, schema.tokens, _token)},
-                keys={k.name: k for k in await _all(connection, schema.keys, _key)},
-                replicas={
-                    r.placement: r
-                    for r in await _all(
-                        connection,
-                        schema.replicas,
-                        lambda row: _replica(row, shards.get(row["placement"], [])),
-                    )
-                },
-            )
+        return await self._read(_load)
+
+    async def settled(self, epoch: int) -> Stored | None:
+        """Everything that is kept, once no commit of this leader is under way any more."""
+        async with self._committing, self._database.write() as connection:
+            await _fence(connection, epoch)
+            return await _load(connection)
 
     async def commit(
         self,
@@ -106,34 +162,34 @@ class Store:
         events: Iterable[Event] = (),
         catalog: CatalogText | None = None,
     ) -> None:
-        """Make all the changes, or none: also none when another leader has taken over."""
-        async with self._database.write() as connection:
-            await _fence(connection, epoch)
-            for change in changes:
-                await _make(connection, change)
-            if catalog is not None:
-                await connection.execute(
-                    insert(schema.catalogs).values(
-                        at=catalog.at,
-                        who=catalog.who,
-                        filename=catalog.filename,
-                        text=catalog.text,
-                    )
-                )
-                await _keep_newest(connection, schema.catalogs, KEEP_CATALOGS)
-            rows = [
-                {
-                    "at": event.at,
-                    "who": event.who,
-                    "what": event.what,
-                    "object": event.object,
-                    "why": event.why,
-                }
-                for event in events
-            ]
-            if rows:
-                await connection.execute(insert(schema.events), rows)
-                await _keep_newest(connection, schema.events, KEEP_EVENTS)
+        """Make all the changes, or none: also none when another leader has taken over.
+
+        Raises `Undecided` where the connection broke in COMMIT and stays away: see `settled`.
+        """
+        mark = secrets.token_hex(16)
+        kept = tuple(events)
+        unknown = False
+        async with self._committing:
+            started = time.monotonic()
+            for pause in _pauses():
+                try:
+                    async with self._database.write() as connection:
+                        if not await _fence(connection, epoch, mark if unknown else None):
+                            await _mark(connection, mark)
+                            await _write(connection, changes, kept, catalog)
+                    break
+                except Deposed:
+                    raise
+                except Unavailable as error:
+                    unknown = unknown or (isinstance(error, Lost) and error.committing)
+                    late = time.monotonic() - started + pause > self._patience_s
+                    if late and unknown:
+                        raise Undecided(
+                            f"whether the change was made is not known yet: {error.message}"
+                        ) from None
+                    if late or not (unknown or isinstance(error, Lost)):
+                        raise
+                await asyncio.sleep(pause)
 
     async def events(self, *, limit: int, before: int | None = None) -> tuple[Event, ...]:
         """The newest first."""
@@ -141,8 +197,7 @@ class Store:
         query = select(table).order_by(table.c.id.desc()).limit(limit)
         if before is not None:
             query = query.where(table.c.id < before)
-        async with self._database.read() as connection:
-            rows = (await connection.execute(query)).mappings().all()
+        rows = await self._read(lambda connection: _rows(connection, query))
         return tuple(
             Event(
                 id=row["id"],
@@ -158,30 +213,97 @@ class Store:
     async def catalogs(self, *, limit: int = KEEP_CATALOGS) -> tuple[CatalogText, ...]:
         """What was applied, the newest first."""
         table = schema.catalogs
-        async with self._database.read() as connection:
-            rows = (
-                (await connection.execute(select(table).order_by(table.c.id.desc()).limit(limit)))
-                .mappings()
-                .all()
-            )
+        query = select(table).order_by(table.c.id.desc()).limit(limit)
+        rows = await self._read(lambda connection: _rows(connection, query))
         return tuple(
             CatalogText(at=row["at"], who=row["who"], filename=row["filename"], text=row["text"])
             for row in rows
         )
 
+    async def _read(self, work: Callable[[AsyncConnection], Awaitable[_T]]) -> _T:
+        started = time.monotonic()
+        for pause in _pauses():
+            try:
+                async with self._database.read() as connection:
+                    return await work(connection)
+            except Lost:
+                if time.monotonic() - started + pause > self._patience_s:
+                    raise
+            await asyncio.sleep(pause)
+        raise AssertionError
 
-async def _fence(connection: AsyncConnection, epoch: int) -> None:
-    # The row stays locked until the transaction ends: nobody can take over in the middle of it.
-    lease = schema.lease
-    held = await connection.execute(
-        update(lease)
-        .where(and_(lease.c.name == _LEADER, lease.c.epoch == epoch))
-        .values(epoch=lease.c.epoch)
+
+async def _load(connection: AsyncConnection) -> Stored | None:
+    fleet = (await connection.execute(select(schema.fleet))).mappings().first()
+    if fleet is None:
+        return None
+    shards: dict[str, list[Shard]] = {}
+    ordered = select(schema.shards).order_by(schema.shards.c.placement, schema.shards.c.rank)
+    for row in (await connection.execute(ordered)).mappings():
+        shards.setdefault(row["placement"], []).append(_shard(row))
+    return Stored(
+        fleet=FleetRecord(
+            fleet=fleet["fleet"],
+            incarnation=fleet["incarnation"],
+            adopting=bool(fleet["adopting"]),
+        ),
+        nodes={n.name: n for n in await _all(connection, schema.nodes, _node)},
+        models={m.model.name: m for m in await _all(connection, schema.models, _model)},
+        tokens={t.id: t for t in await _all(connection, schema.tokens, _token)},
+        keys={k.name: k for k in await _all(connection, schema.keys, _key)},
+        replicas={
+            r.placement: r
+            for r in await _all(
+                connection,
+                schema.replicas,
+                lambda row: _replica(row, shards.get(row["placement"], [])),
+            )
+        },
     )
-    if held.rowcount != 1:
-        raise Unavailable(
-            f"another server leads this fleet since epoch {epoch}; nothing was changed"
+
+
+def _pauses() -> Iterator[float]:
+    """Seconds, for ever: at once, then doubling to 2."""
+    yield 0.0
+    pause = 0.1
+    while True:
+        yield pause
+        pause = min(pause * 2, 2.0)
+
+
+async def _fence(connection: AsyncConnection, epoch: int, sought: str | None = None) -> bool:
+    """Whether the commit `sought` was made; raises `Deposed` where another epoch leads.
+
+    The row stays locked until the transaction ends: nobody can take over in the middle of it, and
+    a commit of the same leader that is still under way is waited for.
+    """
+    lease = schema.lease
+    held = (
+        (
+            await connection.execute(
+                select(lease.c.epoch, lease.c.last_commit)
+                .where(lease.c.name == _LEADER)
+                .with_for_update()
+            )
         )
+        .mappings()
+        .first()
+    )
+    if held is None or held["epoch"] != epoch:
+        raise Deposed(f"another server leads this fleet since epoch {epoch}; nothing was changed")
+    return sought is not None and held["last_commit"] == sought
+
+
+async def _mark(connection: AsyncConnection, commit: str) -> None:
+    lease = schema.lease
+    await connection.execute(
+        update(lease).where(lease.c.name == _LEADER).values(last_commit=commit)
+    )
+
+
+async def _rows(connection: AsyncConnection, query: Select[Any]) -> Sequence[RowMapping]:
+    rows: Sequence[RowMapping] = (await connection.execute(query)).mappings().all()
+    return rows
 
 
 async def _keep_newest(connection: AsyncConnection, table: Table, count: int) -> None:
@@ -192,6 +314,39 @@ async def _keep_newest(connection: AsyncConnection, table: Table, count: int) ->
 async def _all(connection: AsyncConnection, table: Table, read: Callable[[Any], _T]) -> list[_T]:
     result = await connection.execute(select(table))
     return [read(row) for row in result.mappings()]
+
+
+async def _write(
+    connection: AsyncConnection,
+    changes: Sequence[Change],
+    events: Sequence[Event],
+    catalog: CatalogText | None,
+) -> None:
+    for change in changes:
+        await _make(connection, change)
+    if catalog is not None:
+        await connection.execute(
+            insert(schema.catalogs).values(
+                at=catalog.at,
+                who=catalog.who,
+                filename=catalog.filename,
+                text=catalog.text,
+            )
+        )
+        await _keep_newest(connection, schema.catalogs, KEEP_CATALOGS)
+    rows = [
+        {
+            "at": event.at,
+            "who": event.who,
+            "what": event.what,
+            "object": event.object,
+            "why": event.why,
+        }
+        for event in events
+    ]
+    if rows:
+        await connection.execute(insert(schema.events), rows)
+        await _keep_newest(connection, schema.events, KEEP_EVENTS)
 
 
 async def _make(connection: AsyncConnection, change: Change) -> None:
