@@ -490,13 +490,25 @@ def test_a_program_that_is_named_is_used_or_said_to_be_none(
 ) -> None:
     program = tmp_path / "program"
     named = Programs(env={"PATH": "/nowhere"}, **{option: program})  # type: ignore[arg-type]
-    with pytest.raises(Unavailable, match="is not a program that can be run"):
-        named.start_of(engine)
-    found, problems = named.installed()
-    assert engine.value not in found
-    (problem,) = problems
-    assert f"--{option.replace('_', '-')} {program} is not" in problem
+    flag = f"--{option.replace('_', '-')}"
+
+    def refused() -> str:
+        with pytest.raises(Unavailable, match="is not a program that can be run") as why:
+            named.start_of(engine)
+        found, problems = named.installed()
+        assert engine.value not in found
+        assert problems == [why.value.message]
+        assert problems[0].startswith(f"{flag} {program} is not")
+        assert problems[0].endswith(f"change {flag} or, in roost.toml, {option} of [agent]")
+        return problems[0]
+
+    assert "there is no such file" in refused()
+    program.mkdir()
+    assert "it is a directory" in refused()
+    program.rmdir()
     program.write_text("#!/bin/sh\n")
+    program.chmod(0o644)
+    assert f"it is not executable (chmod +x {program})" in refused()
     program.chmod(0o755)
     assert named.start_of(engine) == (str(program),)
     assert engine.value in named.installed()[0]

@@ -90,6 +90,18 @@ def test_a_wrong_file_starts_nothing_and_help_works_all_the_same(home: Path) -> 
     assert agent(home, "--help").returncode == 0
 
 
+@pytest.mark.parametrize("engine", ["llama_server", "vllm", "sglang"])
+def test_a_program_in_the_file_that_is_none_is_said_with_what_to_change(
+    home: Path, engine: str
+) -> None:
+    settings = home / "home/roost/roost.toml"
+    settings.write_text(f'[agent]\n{engine} = "bin/none"\n')
+    (said,) = [one for one in facts(home)["problems"] if "is not a program" in one]
+    flag = f"--{engine.replace('_', '-')}"
+    assert said.startswith(f"{flag} {settings.parent / 'bin/none'} is not a program")
+    assert said.endswith(f"change {flag} or, in roost.toml, {engine} of [agent]")
+
+
 @pytest.mark.parametrize(
     ("host", "why"),
     [

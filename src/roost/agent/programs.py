@@ -104,6 +104,21 @@ class Programs:
 
 
 def _checked(option: str, program: Path) -> str:
-    if not os.access(program, os.X_OK) or program.is_dir():
-        raise Unavailable(f"{option} {program} is not a program that can be run")
+    if (why := _why_not(program)) is not None:
+        key = option.removeprefix("--").replace("-", "_")
+        raise Unavailable(
+            f"{option} {program} is not a program that can be run: {why}; change {option} or, in "
+            f"roost.toml, {key} of [agent]"
+        )
     return str(program.absolute())
+
+
+def _why_not(program: Path) -> str | None:
+    """`None`: it can be run."""
+    if not program.exists():
+        return "there is no such file"
+    if program.is_dir():
+        return "it is a directory"
+    if not os.access(program, os.X_OK):
+        return f"it is not executable (chmod +x {program})"
+    return None
