@@ -4,8 +4,10 @@ llama-server.
 
 import asyncio
 import os
+import shlex
 import signal
 import socket
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -67,6 +69,43 @@ def test_children_that_outlive_their_engine_are_gone_before_the_next_start(
         await server.want(stop=("p1",))
         await server.state("p1", ReplicaState.STOPPED)
         assert not any(lives(pid) for pid in again)
+        assert node.engines() == []
+
+    tell(story)
+
+
+@pytest.mark.parametrize("end", ["it is stopped", "its launcher is killed"])
+def test_schedulers_that_outlive_the_launcher_of_sglang_are_ended_with_it(
+    tell: Tell, tmp_path: Path, end: str
+) -> None:
+    """B027: the launcher goes first, and its group is left with what holds the cards."""
+    python = tmp_path / "python"
+    # Roost gives `-c PROGRAM` first, which its stand-in has no use for.
+    fake_engine = "-P -m roost.testing.fake_engine --dialect sglang"
+    python.write_text(
+        f'#!/bin/sh\nshift 2\nexec {shlex.quote(sys.executable)} {fake_engine} "$@"\n'
+    )
+    python.chmod(0o755)
+
+    async def story(server: WireServer, node: Node) -> None:
+        await node.start("--join", "token-1", "--sglang", str(python))
+        file = tmp_path / "children"
+        await server.want(
+            fake("p1", "--children", "3", "--children-file", str(file), engine="sglang")
+        )
+        ready = await server.state("p1", ReplicaState.READY)
+        schedulers = [int(pid) for pid in file.read_text().split()]
+        assert len(schedulers) == 3
+        assert all(lives(pid) for pid in schedulers)
+        if end == "its launcher is killed":
+            assert ready.pid is not None
+            os.kill(ready.pid, signal.SIGKILL)
+            await server.told(lambda s: s.restarts == 1 and s.state == ReplicaState.READY)
+            assert not any(lives(pid) for pid in schedulers)
+            schedulers = [int(pid) for pid in file.read_text().split()]
+        await server.want(stop=("p1",))
+        await server.state("p1", ReplicaState.STOPPED)
+        assert not any(lives(pid) for pid in schedulers)
         assert node.engines() == []
 
     tell(story)
