@@ -147,7 +147,8 @@ def test_a_real_vllm_is_ready_answers_is_measured_drains_and_says_why_it_failed(
         )
         assert answer.text
         failed = stack.await_state("failed", "bad-0", limit_s=300)
-        assert failed["cause"] == "exit status 1: nothing is no model that vLLM can load"
+        # A crash loop by now, and said to be one before the cause.
+        assert failed["cause"].endswith("exit status 1: nothing is no model that vLLM can load")
         pid = stack.engine_pid("tiny-0")
         stack.ctl("delete", "tiny")
     finally:
