@@ -184,3 +184,22 @@ async def test_a_log_that_nobody_reads_holds_up_no_request(tmp_path: Path) -> No
             if process.returncode is None:
                 process.kill()
             await process.wait()
+
+
+@in_loop
+async def test_a_second_gateway_on_a_directory_is_refused_and_told_of_the_first(
+    tmp_path: Path,
+) -> None:
+    async with running(tmp_path) as first:
+        again = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-c",
+            "import sys; from roost.cli.main import main; sys.exit(main())",
+            *("gateway", "--dir", str(tmp_path), "--port", "0", "--metrics-port", "0"),
+            stderr=asyncio.subprocess.PIPE,
+        )
+        _, text = await asyncio.wait_for(again.communicate(), 60)
+        assert again.returncode == 1
+        assert f"process {first.process.pid}" in text.decode()
+        assert str(tmp_path) in text.decode()
+        assert first.process.returncode is None

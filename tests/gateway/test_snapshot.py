@@ -178,7 +178,7 @@ async def test_a_gateway_that_starts_while_the_server_is_away_routes_by_its_file
             assert (await ask(it, request(chat()))).status == 200
             assert (await ask(it, request(chat("nope")))).status == 404
             assert (await ask(it, request(chat(), key="roost-wrong"))).status == 401
-            assert it._snapshot_age() is not None
+            assert it.follower.snapshot_age is not None
 
 
 @in_loop

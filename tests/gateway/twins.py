@@ -18,7 +18,8 @@ import uvloop
 from roost.formats.routing import GatewayKey, Route, RoutedModel, Snapshot
 from roost.gateway.certificate import Certificate
 from roost.gateway.limits import Limits
-from roost.gateway.service import Gateway, Options
+from roost.gateway.options import Options
+from roost.gateway.service import Gateway
 from roost.gateway.snapshot_file import write_snapshot
 
 KEY = "roost-a-key-that-nobody-else-has"

@@ -5,7 +5,7 @@ import threading
 import time
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import msgspec
@@ -66,8 +66,10 @@ class Log:
     A slow reader holds nothing up: lines past `most` that wait are dropped and counted.
     """
 
-    def __init__(self, fd: int, *, most: int = 20_000) -> None:
+    def __init__(self, fd: int, *, most: int = 20_000, block: int | None = None) -> None:
+        """`block`: bytes written at once, lines whole; other processes write to the same pipe."""
         self._fd = fd
+        self._block = block
         self._most = most
         self._lines: deque[bytes] = deque()
         self._wake = threading.Event()
@@ -105,10 +107,23 @@ class Log:
                 time.sleep(0.05)
             self._wake.clear()
             lines = [self._lines.popleft() for _ in range(len(self._lines))]
-            if lines:
-                self._write_all(b"\n".join(lines) + b"\n")
+            for block in self._blocks(lines):
+                self._write_all(block)
             if self._closed and not self._lines:
                 return
+
+    def _blocks(self, lines: list[bytes]) -> Iterator[bytes]:
+        if lines and self._block is None:
+            yield b"\n".join(lines) + b"\n"
+            return
+        block = b""
+        for line in lines:
+            if block and len(block) + len(line) >= (self._block or 0):
+                yield block
+                block = b""
+            block += line + b"\n"
+        if block:
+            yield block
 
     def _write_all(self, text: bytes) -> None:
         view = memoryview(text)

@@ -138,7 +138,7 @@ class ClientConnection(asyncio.Protocol):
             return
         if reset:
             self._reset()
-        elif not keep_alive or self._context.draining:
+        elif not keep_alive or (self._context.draining and not self._context.patient):
             self._close()
         else:
             self.deadline = self._loop.time() + self._context.limits.keep_alive_s

@@ -32,3 +32,6 @@ class Context:
         self.body_bytes = 0
         """Of request bodies, held now."""
         self.draining = False
+        """Answers close their connections."""
+        self.patient = False
+        """While draining, a connection whose last answer did not say so may ask once more."""

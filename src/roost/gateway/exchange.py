@@ -7,6 +7,7 @@ from typing import Protocol
 from roost.gateway.accounts import NO_MODEL, UNKNOWN_MODEL, Event
 from roost.gateway.apis import Api, usage_in
 from roost.gateway.context import Context
+from roost.gateway.endpoints import Endpoint
 from roost.gateway.engine import EngineConnection, Outcome
 from roost.gateway.forms import Form
 from roost.gateway.naming import BadBody, read_ask, with_model
@@ -21,7 +22,7 @@ from roost.gateway.refusals import (
 )
 from roost.gateway.relay import Relay
 from roost.gateway.request import Request
-from roost.gateway.table import Endpoint, Model
+from roost.gateway.table import Model
 
 _STALE_S = 1.0
 """A reused connection that closes unanswered so soon was closing; later, the engine was at work."""
@@ -230,7 +231,7 @@ class Exchange:
 
     async def _admit(self, model: Model) -> Endpoint | Refusal:
         session = self._request.head.session
-        if not model.waiting:
+        if not model.has_queue:
             endpoint = model.take(session=session)
             if endpoint is not None:
                 return endpoint

@@ -6,7 +6,7 @@ import random
 import re
 import time
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 
@@ -15,12 +15,22 @@ from roost.formats.routing import Snapshot, decode_snapshot
 from roost.gateway.accounts import Log
 from roost.gateway.fetch import fetch
 from roost.gateway.snapshot_file import read_snapshot, write_snapshot
-from roost.gateway.table import RoutingTable
 from roost.reconcile.routing import Version, reason_to_ignore
 
 _WAIT_S: Final = 20
 _LONGEST_PAUSE_S: Final = 15.0
 _IGNORED_PAUSE_S: Final = 5.0
+
+
+class Table(Protocol):
+    """What routes by the snapshots: a gateway's routing table, or all of its workers'."""
+
+    version: Version | None
+    confirmed: asyncio.Event
+    """Set once a server has said what is true now."""
+
+    def adopt(self, snapshot: Snapshot) -> None:
+        """Route by `snapshot` from now on."""
 
 
 class Follower:
@@ -29,7 +39,7 @@ class Follower:
     def __init__(
         self,
         *,
-        table: RoutingTable,
+        table: Table,
         log: Log,
         directory: Path,
         server: str | None,
@@ -64,6 +74,11 @@ class Follower:
                 models=len(snapshot.models),
                 keys=len(snapshot.keys),
             )
+
+    @property
+    def snapshot_age(self) -> float | None:
+        """Seconds since the server last said what is true, as far as is known."""
+        return None if self.heard_at is None else max(0.0, time.time() - self.heard_at)
 
     async def run(self) -> None:
         """Follow the server until cancelled."""

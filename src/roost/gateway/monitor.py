@@ -1,8 +1,9 @@
 """The metrics port: /healthz, /readyz and /metrics, for whoever watches the gateway."""
 
 import asyncio
-from collections.abc import Callable, Iterator
-from typing import Final
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, Protocol
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.metrics_core import (
@@ -14,8 +15,9 @@ from prometheus_client.metrics_core import (
 from prometheus_client.registry import Collector
 
 from roost.gateway.accounts import TTFT_BOUNDS
-from roost.gateway.context import Context
+from roost.gateway.counts import Counts
 from roost.gateway.heads import END, BadHead, parse_request
+from roost.reconcile.routing import Version
 from roost.telemetry import names
 
 CONTENT_TYPE: Final = b"text/plain; version=0.0.4; charset=utf-8"
@@ -23,30 +25,47 @@ _TEXT: Final = b"text/plain; charset=utf-8"
 _HEAD_S: Final = 5
 
 
-class GatewayCollector(Collector):
-    """Reads the gateway's own counts when somebody asks."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """What the metrics port tells of the whole gateway."""
 
-    def __init__(
-        self,
-        context: Context,
-        *,
-        snapshot_age: Callable[[], float | None],
-        connections: Callable[[], int],
-    ) -> None:
-        self._context = context
-        self._snapshot_age = snapshot_age
-        self._connections = connections
+    counts: Counts
+    version: Version | None
+    """`None`: no routes yet."""
+    snapshot_age: float | None
+    """Seconds; `None`: the server has not been heard of."""
+    workers: int
+    """Those that serve."""
+
+
+class Watched(Protocol):
+    """A gateway as the metrics port sees it."""
+
+    async def state(self) -> State:
+        """What there is to tell now."""
+
+    def why_not_healthy(self) -> str | None:
+        """`None`: it serves."""
+
+    def why_not_ready(self) -> str | None:
+        """`None`: clients may be sent here."""
+
+
+class GatewayCollector(Collector):
+    """Makes metrics of one state."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
 
     def collect(self) -> Iterator[Metric]:
         """Called by the registry."""
-        context = self._context
-        accounts, table = context.accounts, context.table
+        state, counts = self._state, self._state.counts
         requests = CounterMetricFamily(
             names.GATEWAY_REQUESTS.removesuffix("_total"),
             "Requests that are over; 499: the client left, 502: the engine broke off.",
             labels=("model", "code"),
         )
-        for (name, code), count in accounts.requests.items():
+        for (name, code), count in counts.requests.items():
             requests.add_metric((name, str(code)), count)
         yield requests
         ttft = HistogramMetricFamily(
@@ -54,12 +73,12 @@ class GatewayCollector(Collector):
             "Seconds from a request's head to the first byte of its answer's body.",
             labels=("model",),
         )
-        for name, histogram in accounts.ttft.items():
+        for name, times in counts.ttft.items():
             buckets, seen = [], 0
-            for bound, count in zip((*TTFT_BOUNDS, "+Inf"), histogram.counts, strict=True):
+            for bound, count in zip((*TTFT_BOUNDS, "+Inf"), times.counts, strict=True):
                 seen += count
                 buckets.append((str(bound), float(seen)))
-            ttft.add_metric((name,), buckets, histogram.total)
+            ttft.add_metric((name,), buckets, times.total)
         yield ttft
         depth = GaugeMetricFamily(
             names.GATEWAY_QUEUE_DEPTH,
@@ -74,45 +93,43 @@ class GatewayCollector(Collector):
             "Replicas left alone for a while after their connections failed.",
             labels=("model",),
         )
-        for model in table.models.values():
-            depth.add_metric((model.name,), len(model.queue))
-            in_flight.add_metric((model.name,), sum(e.in_flight for e in model.endpoints))
-            ejected.add_metric(
-                (model.name,), sum(e.health.until is not None for e in model.endpoints)
-            )
+        for name, model in counts.models.items():
+            depth.add_metric((name,), model.waiting)
+            in_flight.add_metric((name,), model.in_flight)
+            ejected.add_metric((name,), len(model.ejected))
         yield depth
         yield in_flight
         yield ejected
         yield GaugeMetricFamily(
-            names.GATEWAY_CONNECTIONS, "Clients' connections.", value=self._connections()
+            names.GATEWAY_CONNECTIONS, "Clients' connections.", value=counts.connections
         )
         yield CounterMetricFamily(
             names.GATEWAY_LOG_DROPPED.removesuffix("_total"),
             "Log lines dropped because nobody read them.",
-            value=accounts.log.dropped,
+            value=counts.log_dropped,
         )
-        if table.version is not None:
+        yield GaugeMetricFamily(
+            names.GATEWAY_WORKERS, "Worker processes that take connections.", value=state.workers
+        )
+        if state.version is not None:
             yield GaugeMetricFamily(
                 names.GATEWAY_SNAPSHOT_REVISION,
                 "Revision of the snapshot routed by.",
-                value=table.version.revision,
+                value=state.version.revision,
             )
-        age = self._snapshot_age()
-        if age is not None:
+        if state.snapshot_age is not None:
             yield GaugeMetricFamily(
                 names.GATEWAY_SNAPSHOT_AGE,
                 "Seconds since the server last said what is true.",
-                value=age,
+                value=state.snapshot_age,
             )
 
 
 class Monitor:
     """A small HTTP server; it knows three paths and takes one request a connection."""
 
-    def __init__(self, context: Context, collector: GatewayCollector) -> None:
-        self._context = context
-        self._registry = CollectorRegistry()
-        self._registry.register(collector)
+    def __init__(self, watched: Watched) -> None:
+        self._watched = watched
 
     async def serve(self, host: str, port: int) -> asyncio.Server:
         """Listen."""
@@ -122,7 +139,7 @@ class Monitor:
         try:
             async with asyncio.timeout(_HEAD_S):
                 head = parse_request(await reader.readuntil(END), most_headers=100)
-                status, content_type, body = self._page(head.method, head.path)
+                status, content_type, body = await self._page(head.method, head.path)
                 writer.write(
                     b"HTTP/1.1 %b\r\ncontent-type: %b\r\ncontent-length: %d\r\n"
                     b"connection: close\r\n\r\n%b"
@@ -135,20 +152,16 @@ class Monitor:
         finally:
             writer.close()
 
-    def _page(self, method: bytes, path: bytes) -> tuple[bytes, bytes, bytes]:
+    async def _page(self, method: bytes, path: bytes) -> tuple[bytes, bytes, bytes]:
         if method not in (b"GET", b"HEAD"):
             return b"405 Method Not Allowed", _TEXT, b"GET is all there is\n"
-        if path == b"/healthz":
-            return b"200 OK", _TEXT, b"ok\n"
-        if path == b"/readyz":
-            why_not = self._why_not_ready()
+        if path in (b"/healthz", b"/readyz"):
+            watched = self._watched
+            why_not = watched.why_not_healthy() if path == b"/healthz" else watched.why_not_ready()
             status = b"503 Service Unavailable" if why_not else b"200 OK"
-            return status, _TEXT, why_not or b"ok\n"
+            return status, _TEXT, (why_not or "ok").encode() + b"\n"
         if path == b"/metrics":
-            return b"200 OK", CONTENT_TYPE, generate_latest(self._registry)
+            registry = CollectorRegistry()
+            registry.register(GatewayCollector(await self._watched.state()))
+            return b"200 OK", CONTENT_TYPE, generate_latest(registry)
         return b"404 Not Found", _TEXT, b"there are /healthz, /readyz and /metrics\n"
-
-    def _why_not_ready(self) -> bytes | None:
-        if self._context.draining:
-            return b"stopping\n"
-        return b"no routes yet\n" if self._context.table.version is None else None

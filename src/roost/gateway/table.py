@@ -1,86 +1,27 @@
 """The routing table: models by name, their replicas as seen from here, and clients' keys."""
 
 import asyncio
+import functools
 import hashlib
 import random
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from roost.formats.routing import Route, RoutedModel, Snapshot
-from roost.gateway.engine import EngineConnection
+from roost.formats.routing import RoutedModel, Snapshot
+from roost.gateway.endpoints import Endpoint, SharedEndpoint
 from roost.gateway.limits import Limits
+from roost.gateway.line import Line
 from roost.gateway.refusals import Refusal, no_such_model, unavailable
+from roost.gateway.shared_loads import Share
 from roost.reconcile.admission import Queue, Ticket
-from roost.reconcile.routing import HEALTHY, Version, first_for, less_loaded_of_two
+from roost.reconcile.routing import Version, first_for, less_loaded_of_two
 
 Clock = Callable[[], float]
 
 # How soon it is worth asking again while no replica is ready.
 _RETRY_READY_S: Final = 5
 _RETRY_PENDING_S: Final = 30
-
-
-class Endpoint:
-    """One replica as seen from here: requests in flight, health, idle connections."""
-
-    def __init__(self, route: Route, limits: Limits) -> None:
-        self.route = route
-        self.limits = limits
-        self.health = HEALTHY
-        self.in_flight = 0
-        self.retired = False
-        self.idle: list[EngineConnection] = []
-        host = f"[{route.host}]" if ":" in route.host else route.host
-        self.head_lines = (
-            f"host: {host}:{route.port}\r\n"
-            "accept-encoding: identity\r\n"
-            f"authorization: Bearer {route.key}\r\n"
-        ).encode("latin-1")
-
-    @property
-    def identity(self) -> tuple[str, str, str, int, str]:
-        """Two routes with the same one are the same engine."""
-        route = self.route
-        return route.replica, route.placement, route.host, route.port, route.key
-
-    @property
-    def has_room(self) -> bool:
-        """Whether it takes one more; a replica whose slots are not known always does."""
-        return self.route.slots is None or self.in_flight < self.route.slots
-
-    def take_idle(self) -> EngineConnection | None:
-        """The connection used last, if one is open."""
-        while self.idle:
-            connection = self.idle.pop()
-            if connection.usable:
-                return connection
-        return None
-
-    def keep(self, connection: EngineConnection, now: float) -> None:
-        """Keep a connection for the next request."""
-        if self.retired or len(self.idle) >= self.limits.engine_idle_connections:
-            connection.abort()
-        elif connection.usable:
-            connection.idle_since = now
-            self.idle.append(connection)
-
-    def close_idle(self, since: float) -> None:
-        """Close the connections that were last used before `since`."""
-        stay = [c for c in self.idle if c.idle_since >= since]
-        go = [c for c in self.idle if c.idle_since < since]
-        self.idle = stay
-        for connection in go:
-            connection.abort()
-
-    def connection_closed(self, connection: EngineConnection) -> None:
-        """A connection is gone; an idle one drops out."""
-        if connection in self.idle:
-            self.idle.remove(connection)
-
-    def retire(self) -> None:
-        """The route is gone; what is in flight there finishes."""
-        self.retired = True
-        self.close_idle(float("inf"))
 
 
 class Waiting(NamedTuple):
@@ -102,16 +43,18 @@ class Model:
         self.waiting: dict[Ticket, Waiting] = {}
         self._clock = clock
         self._rng = rng
+        self.line: Line | None = None
+        """`None`: this worker is the only one."""
 
-    def update(self, routed: RoutedModel, limits: Limits) -> None:
+    def update(self, routed: RoutedModel, endpoints_of: "EndpointsOf") -> None:
         """Take the new routes; a replica that stays keeps what is known of it."""
         self.routed = routed
         self.queue.size = routed.queue_size
         self.queue.max_wait_s = routed.queue_max_wait_s
         known = {endpoint.identity: endpoint for endpoint in self.endpoints}
         endpoints = []
-        for route in routed.routes:
-            fresh = Endpoint(route, limits)
+        for fresh in endpoints_of(routed):
+            route = fresh.route
             endpoint = known.pop(fresh.identity, fresh)
             endpoint.route = route
             endpoints.append(endpoint)
@@ -137,65 +80,96 @@ class Model:
         endpoints = [
             e for e in self.endpoints if e.has_room and e is not but and e.health.takes(now)
         ]
-        if not endpoints:
-            return None
-        if len(endpoints) == 1:
-            endpoint = endpoints[0]
-        elif session is not None:
-            endpoint = endpoints[first_for(session, [e.route.replica for e in endpoints])]
-        else:
-            loads = [e.in_flight for e in endpoints]
-            endpoint = endpoints[less_loaded_of_two(loads, self._rng)]
-        endpoint.in_flight += 1
-        endpoint.health = endpoint.health.sent()
-        return endpoint
+        while endpoints:
+            if len(endpoints) == 1:
+                endpoint = endpoints[0]
+            elif session is not None:
+                endpoint = endpoints[first_for(session, [e.route.replica for e in endpoints])]
+            else:
+                loads = [e.load for e in endpoints]
+                endpoint = endpoints[less_loaded_of_two(loads, self._rng)]
+            if endpoint.claim():
+                endpoint.health = endpoint.health.sent()
+                return endpoint
+            # Another worker was quicker.
+            endpoints.remove(endpoint)
+        return None
 
     def give_back(self, endpoint: Endpoint) -> None:
         """A request is off its replica."""
-        endpoint.in_flight -= 1
+        endpoint.free()
         if self.waiting:
             self.pump()
+        elif self.line is not None:
+            self.line.wake_first()
+
+    @property
+    def has_queue(self) -> bool:
+        """Whether somebody waits already, here or in another worker: who comes now is behind."""
+        return bool(self.waiting) or (self.line is not None and self.line.others_wait())
 
     def pump(self) -> None:
         """Let in who has waited longest, as far as there is room; turn all away if it is no use."""
+        line = self.line
         if not self.waiting:
+            if line is not None:
+                line.wake_first()
             return
         reason = self.reason_not_ready()
         if reason is not None:
-            for waiting in list(self.waiting):
-                turned_away = self._out(waiting)
-                if not turned_away.done():
-                    turned_away.set_result(reason)
+            self._turn_all_away(reason)
             return
         while (ticket := self.queue.first()) is not None:
+            if line is not None and line.wake_first(ticket.since):
+                return
             endpoint = self.take(session=self.waiting[ticket].session)
             if endpoint is None:
                 return
             future = self._out(ticket)
             if future.done():
-                endpoint.in_flight -= 1
+                endpoint.free()
                 endpoint.health = endpoint.health.let_go()
             else:
                 future.set_result(endpoint)
+        if line is not None:
+            line.wake_first()
+
+    def _turn_all_away(self, reason: Refusal) -> None:
+        for waiting in list(self.waiting):
+            turned_away = self._out(waiting)
+            if not turned_away.done():
+                turned_away.set_result(reason)
 
     def join(
         self, loop: asyncio.AbstractEventLoop, session: bytes | None = None
     ) -> tuple[Ticket, "asyncio.Future[Endpoint | Refusal]"] | None:
         """A place in the queue and what comes of it; `None`: the queue is full."""
-        ticket = self.queue.join(self._clock())
+        now, line = self._clock(), self.line
+        if line is not None and not line.may_wait(self.queue.size, now):
+            return None
+        ticket = self.queue.join(now)
         if ticket is None:
+            if line is not None:
+                line.publish(self.queue)
             return None
         future: asyncio.Future[Endpoint | Refusal] = loop.create_future()
         self.waiting[ticket] = Waiting(future, session)
+        if line is not None:
+            # Room that was made before the others could know of this one is its own.
+            self.pump()
         return ticket, future
 
     def leave(self, ticket: Ticket) -> None:
         """Out of the queue, whatever the reason."""
         self.queue.leave(ticket)
         self.waiting.pop(ticket, None)
+        if self.line is not None:
+            self.line.publish(self.queue)
 
     def _out(self, ticket: Ticket) -> "asyncio.Future[Endpoint | Refusal]":
         self.queue.leave(ticket)
+        if self.line is not None:
+            self.line.publish(self.queue)
         return self.waiting.pop(ticket).turn
 
     def expire(self, refusal: Refusal) -> None:
@@ -232,13 +206,29 @@ class Model:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Places:
+    """The columns of the shared memory, by the models' names."""
+
+    models: dict[str, int]
+    replicas: dict[str, tuple[int, ...]]
+    """In the order of the model's routes."""
+
+
+EndpointsOf = Callable[[RoutedModel], list[Endpoint]]
+
+
 class RoutingTable:
     """What the last snapshot says, with what this gateway knows beside it."""
 
-    def __init__(self, limits: Limits, clock: Clock, rng: random.Random) -> None:
+    def __init__(
+        self, limits: Limits, clock: Clock, rng: random.Random, share: Share | None = None
+    ) -> None:
+        """`share`: what other workers have in flight; `None`: there are none."""
         self._limits = limits
         self._clock = clock
         self._rng = rng
+        self._share = share
         self.version: Version | None = None
         self.models: dict[str, Model] = {}
         self._by_name: dict[str, Model] = {}
@@ -246,8 +236,8 @@ class RoutingTable:
         self.confirmed = asyncio.Event()
         """Set once a server has said what is true now, as against what a file says."""
 
-    def adopt(self, snapshot: Snapshot) -> None:
-        """Route by `snapshot` from now on."""
+    def adopt(self, snapshot: Snapshot, places: "Places | None" = None) -> None:
+        """Route by `snapshot` from now on; `places`: where its replicas' loads are shared."""
         self.version = Version(
             fleet=snapshot.fleet,
             incarnation=snapshot.incarnation,
@@ -266,9 +256,22 @@ class RoutingTable:
         self._by_name = by_name
         self._keys = {key.sha256: key.name for key in snapshot.keys}
         for routed in snapshot.models:
-            models[routed.name].update(routed, self._limits)
+            model = models[routed.name]
+            if self._share is not None and places is not None:
+                model.line = Line(self._share, places.models[routed.name])
+            model.update(routed, functools.partial(self._endpoints, places))
         for model in removed:
             model.remove()
+
+    def _endpoints(self, places: "Places | None", routed: RoutedModel) -> list[Endpoint]:
+        share, limits = self._share, self._limits
+        if share is None or places is None:
+            return [Endpoint(route, limits) for route in routed.routes]
+        columns = places.replicas[routed.name]
+        return [
+            SharedEndpoint(route, limits, share, column)
+            for route, column in zip(routed.routes, columns, strict=True)
+        ]
 
     def model(self, name: str) -> Model | None:
         """The model that clients call so."""
@@ -292,6 +295,12 @@ class RoutingTable:
                     endpoint.close_idle(since)
             if model.waiting:
                 model.expire(_LATE)
+                model.pump()
+
+    def look_at_queues(self) -> None:
+        """Another worker has made room, or is gone."""
+        for model in self.models.values():
+            if model.waiting:
                 model.pump()
 
 

@@ -12,7 +12,8 @@ from roost.errors import Unusable
 from roost.gateway.certificate import Certificate
 from roost.gateway.cors import ANY
 from roost.gateway.limits import Limits
-from roost.gateway.service import Options, serve
+from roost.gateway.options import Options, alone
+from roost.gateway.service import serve
 
 _PATH = click.Path(path_type=Path)
 _PORT = click.IntRange(0, 65535)
@@ -120,7 +121,7 @@ def gateway(
             body_bytes=max_body_mb * 1_000_000, first_byte_s=first_byte_s, drain_s=drain_s
         ),
     )
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    with alone(directory), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(serve(options))
 
 
