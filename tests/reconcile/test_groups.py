@@ -8,7 +8,7 @@ from reconcile.group_twin import Group, group, observed
 from roost.domain.node import NodeName
 from roost.domain.replica import ReplicaState
 from roost.reconcile.actions import Begin, Drain, Restart, applied
-from roost.reconcile.engine_life import Health, Phase
+from roost.reconcile.engine_life import Health, Phase, next_look
 from roost.reconcile.groups import regroup, restart_due
 from roost.reconcile.replicas import Replica, Wish, carried, observe
 
@@ -329,3 +329,44 @@ def test_a_rank_that_hangs_is_everyones_failure() -> None:
     assert "health checks" in twin.story[0]
     twin.settle(60)
     assert twin.is_whole
+
+
+def test_one_that_made_way_looks_at_once_for_the_start_that_it_made_way_for() -> None:
+    twin = Group()
+    twin.settle(5)
+    a, b = twin.agents
+    b.crash()
+    twin.look(1)
+    twin.report(1)
+    twin.decide()
+    twin.tell(0)
+    twin.look(0)  # SIGTERM
+    twin.look(0)  # gone
+    assert a.life.generation == 0
+    assert next_look(a.life, now=twin.now) <= 0.2
+    twin.look(0)
+    assert (a.life.generation, a.life.cause) == (1, None)
+    assert next_look(a.life, now=twin.now) == 60
+
+
+def test_one_that_made_way_for_a_start_that_is_forgotten_looks_calmly() -> None:
+    twin = Group()
+    twin.settle(5)
+    (a, _), before = twin.agents, twin.replica
+    twin.replica = replace(before, generation=1, hold=True)
+    twin.tell(0)
+    twin.look(0)
+    twin.look(0)
+    twin.replica = before
+    twin.tell(0)
+    twin.look(0)
+    assert a.begun == [0]
+    assert next_look(a.life, now=twin.now) == 60
+
+
+def test_a_group_that_is_ready_again_has_no_cause_whoever_was_heard_last() -> None:
+    replica = after(seen(group(), READY, FAILED, causes=(None, "exit status 1", None)))
+    begun = after(seen(replica, PLACED, PLACED), now=102)
+    one = observe(begun, {0: observed(0, READY, 1)}, now=103)
+    assert one.cause == "rank 1 on b: exit status 1"
+    assert observe(one, {1: observed(1, READY, 1)}, now=104).cause is None

@@ -37,7 +37,7 @@ def meeting_of(spec: ShardSpec) -> tuple[str, int] | None:
         raise Unavailable(
             f"{spec.replica} runs on {spec.profile.nodes} nodes, and the server does not say "
             "where the others are",
-            hint="this version of Roost places such replicas, and does not run them yet",
+            hint="its server is older than this agent: update the server",
         )
     return spec.peers[0], spec.group_port
 

@@ -260,7 +260,7 @@ def _cause_of_group(
     reported = listed.get(slowest.rank)
     if reported is None or slowest.generation < before.generation or reported.cause is None:
         # What made it restart stays readable while it loads again.
-        return None if state is ReplicaState.READY and reported is not None else before.cause
+        return None if state is ReplicaState.READY else before.cause
     return f"rank {slowest.rank} on {slowest.node}: {reported.cause}"
 
 

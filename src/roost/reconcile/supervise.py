@@ -240,6 +240,8 @@ def _wait_for_group(
         return life, ()
     if later:
         life = _entered(life, start, now=now)
+    elif life.cause is not None:
+        life = replace(life, due=None)
     if start.hold or start.generation != life.generation or life.cause is not None:
         return life, ()
     return life, (Start(because=f"start {start.generation} of its group"),)
@@ -275,7 +277,8 @@ def _replaced(
 ) -> tuple[Life, tuple[Action, ...]]:
     if not seen.running and not seen.others:
         # A server that forgot the later start must not have this one begun a second time.
-        life = replace(life, phase=Phase.WAITING, since=now, due=None, cause=_REPLACED)
+        # It is due to see what it held free, and then to wait for the later one.
+        life = replace(life, phase=Phase.WAITING, since=now, due=now, cause=_REPLACED)
         return replace(life, signalled_at=None, killing_since=None, clearing_since=None), ()
     return see_off(life, seen, now=now, grace_s=grace_s)
 
