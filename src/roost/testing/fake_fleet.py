@@ -38,6 +38,8 @@ class FakeFleet:
     engines: EngineKind = "in-process"
     most_processes: int = 32
     """Engines beyond so many do not start, if they are processes."""
+    first_address: int = 0
+    """The first node's, as `address_of` counts: for several fleets on one machine."""
     _nodes: dict[str, FakeNode] = field(default_factory=dict)
 
     async def run(self) -> None:
@@ -55,7 +57,7 @@ class FakeFleet:
             )
             try:
                 async with asyncio.TaskGroup() as group:
-                    for number, node in enumerate(self.fleet.nodes):
+                    for number, node in enumerate(self.fleet.nodes, self.first_address):
                         own = self.directory / node.name
                         own.mkdir(parents=True, exist_ok=True, mode=0o700)
                         fake = self._nodes[node.name] = FakeNode(
@@ -73,7 +75,7 @@ class FakeFleet:
 
     async def fail(self, fault: Fault) -> Fault:
         """Let something go wrong; the fault, whole. Raises `NotFound`, `Unusable`."""
-        return await self._node(fault.node).fail(fault)
+        return await self.node(fault.node).fail(fault)
 
     async def heal(
         self,
@@ -84,13 +86,14 @@ class FakeFleet:
         replica: str | None = None,
     ) -> Sequence[Fault]:
         """End all faults of a node that these words fit; raises `NotFound`."""
-        return await self._node(node).heal(kind, gpu, replica)
+        return await self.node(node).heal(kind, gpu, replica)
 
     def faults(self) -> tuple[Fault, ...]:
         """All that stand."""
         return tuple(fault for node in self._nodes.values() for fault in node.faults)
 
-    def _node(self, name: str) -> FakeNode:
+    def node(self, name: str) -> FakeNode:
+        """One of them; raises `NotFound`."""
         if name not in self._nodes:
             names = list(self._nodes)
             some = ", ".join(names[:3]) + (", …" if len(names) > 3 else "")

@@ -20,6 +20,8 @@ class InProcess:
         self._tools = tools
         self._shards: dict[Key, FakeShard] = {}
         self._tasks: dict[Key, asyncio.Task[None]] = {}
+        self._loops: set[str] = set()
+        """Replicas whose engines end soon after each start, by whatever placement."""
         self._stopped: dict[Key, ObservedShard] = {}
         """Gone by a tombstone that still stands: reported until it doesn't."""
 
@@ -52,6 +54,10 @@ class InProcess:
         """The supervisor of one shard."""
         return self._shards.get((placement, rank))
 
+    def live(self) -> tuple[ShardSpec, ...]:
+        """What the engines that run were started with."""
+        return tuple(shard.running for shard in self._shards.values() if shard.lives)
+
     # -- faults ----------------------------------------------------------------------------------
 
     def replicas(self) -> frozenset[str]:
@@ -60,6 +66,8 @@ class InProcess:
 
     def fail(self, replica: str, kind: Kind) -> None:
         """Let its engine crash once, crash at every start, or hang."""
+        if kind is Kind.CRASH_LOOP:
+            self._loops.add(replica)
         for shard in self._of(replica):
             if kind is Kind.CRASH:
                 shard.crash(CRASHED)
@@ -70,6 +78,7 @@ class InProcess:
 
     def heal(self, replica: str) -> None:
         """Its engine goes on, and crashes no more."""
+        self._loops.discard(replica)
         for shard in self._of(replica):
             shard.heal()
 
@@ -109,6 +118,7 @@ class InProcess:
         await self.lose_power()
 
     def _add(self, key: Key, shard: FakeShard) -> None:
+        shard.loops = shard.spec.replica in self._loops
         self._shards[key] = shard
         self._supervise(key, shard)
 

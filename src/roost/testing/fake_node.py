@@ -31,7 +31,7 @@ from roost.agent.supervise.tools import Tools
 from roost.agent.tasks import first
 from roost.domain.node import Facts, Node
 from roost.domain.profile import Engine
-from roost.domain.replica import Desired, ObservedShard
+from roost.domain.replica import Desired, ObservedShard, ShardSpec
 from roost.errors import NotFound, Refused, RoostError, Unavailable
 from roost.formats import agent_wire as wire
 from roost.testing.fake_knobs import PROGRAM
@@ -66,6 +66,10 @@ class Engines(Protocol):
 
     def shard(self, placement: str, rank: int) -> Logged | None:
         """One of them."""
+        ...
+
+    def live(self) -> tuple[ShardSpec, ...]:
+        """What the engines that run were started with."""
         ...
 
     def replicas(self) -> frozenset[str]:
@@ -167,6 +171,11 @@ class FakeNode:
     def name(self) -> str:
         """As the fleet file calls it."""
         return str(self.node.name)
+
+    @property
+    def live(self) -> tuple[ShardSpec, ...]:
+        """What its engines that run were started with, whoever knows of them."""
+        return self._engines.live()
 
     # -- its life --------------------------------------------------------------------------------
 

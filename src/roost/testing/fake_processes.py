@@ -77,6 +77,11 @@ class AsProcesses:
         """The supervisor of one shard."""
         return self._engines.shard(placement, rank)
 
+    def live(self) -> tuple[ShardSpec, ...]:
+        """What the engines that run were started with."""
+        found = ((seen.pid, self.shard(seen.placement, seen.rank)) for seen in self.observed())
+        return tuple(shard.running for pid, shard in found if pid is not None and shard is not None)
+
     # -- faults ----------------------------------------------------------------------------------
 
     def replicas(self) -> frozenset[str]:
