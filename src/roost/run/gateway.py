@@ -104,7 +104,7 @@ def gateway(
     if workers != 1:
         raise Unusable(
             f"a gateway has one worker, not {workers}",
-            hint="start more gateways, each with a --port and a --metrics-port of its own",
+            hint="start more gateways, each with a --dir, a --port and a --metrics-port of its own",
         )
     directory = directory or default_directory()
     options = Options(
