@@ -52,9 +52,10 @@ def demo(directory: Path | None, exit_after: bool) -> None:
     options = Options(
         dir=(directory or default_directory()).absolute(), model_dirs=(find_model_dir(),)
     )
-    show.line(f"starting Roost on 127.0.0.1, state in {options.dir}")
     try:
         with Stack(options=options, say=show.line) as stack:
+            # Said once Ctrl-C is listened for.
+            show.line(f"starting Roost on 127.0.0.1, state in {options.dir}")
             stack.start()
             show.line(f"server, agent and gateway answer: {stack.api}, {stack.gateway}")
             stack.client().apply(CATALOG, filename="demo-catalog.yaml")
