@@ -6,6 +6,7 @@ import random
 import signal
 import socket
 import stat
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,52 @@ def test_a_part_that_won_t_start_says_its_own_error_and_hint(tmp_path: Path) -> 
     ):
         stack.start()
     assert "roost.db" in failed.value.message
+
+
+@pytest.mark.parametrize("door", ["api", "gateway", "metrics"])
+def test_a_port_lost_at_the_last_moment_and_given_back_at_once_is_no_failure(
+    tmp_path: Path, door: str
+) -> None:
+    held: list[socket.socket] = []
+
+    class Raced(Stack):
+        def _port_for(self, wanted: str) -> int:
+            port = super()._port_for(wanted)
+            if wanted == door and not held:
+                held.append(socket.create_server(("127.0.0.1", port)))
+            return port
+
+        def _await(self, name: str, ready: Callable[[], bool]) -> None:
+            try:
+                super()._await(name, ready)
+            except Unavailable:
+                held[0].close()
+                raise
+
+    with Raced(options=Options(dir=tmp_path / "state"), say=print) as stack:
+        stack.start()
+        assert answers(f"{stack.api}/readyz")
+        assert answers(f"{stack.metrics}/readyz")
+    assert held
+
+
+def test_ports_that_are_lost_every_time_are_said(tmp_path: Path) -> None:
+    held: list[socket.socket] = []
+
+    class Robbed(Stack):
+        def _port_for(self, door: str) -> int:
+            port = super()._port_for(door)
+            held.append(socket.create_server(("127.0.0.1", port)))
+            return port
+
+    with (
+        pytest.raises(Unavailable, match="no port stays free for the server") as refused,
+        Robbed(options=Options(dir=tmp_path / "state"), say=print) as stack,
+    ):
+        stack.start()
+    assert refused.value.hint == "try --port-base"
+    for port in held:
+        port.close()
 
 
 def test_a_part_that_ends_while_another_starts_is_said_at_once(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """One machine's whole fleet: server, agent and gateway, started, watched and stopped together."""
 
 import contextlib
+import errno
 import json
 import os
 import socket
@@ -23,6 +24,8 @@ _SECOND_STOP_LIMIT_S: Final = 30.0
 _LONGEST_DELAY_S: Final = 30.0
 _START_AGAIN_S: Final = 5.0
 """After a start that the machine refused: no memory, no processes, no space."""
+_ADDRESS_IN_USE: Final = os.strerror(errno.EADDRINUSE).lower()
+"""A part's error says so when it lost its port to somebody."""
 _TOKEN_TTL_S: Final = 600
 _TOKEN_TTL_A_NODE_S: Final = 1
 """More, for each node that joins with it."""
@@ -197,12 +200,12 @@ class Stack:
             self._processes.start(name, self._argv(words()))
             try:
                 self._await(name, lambda: self._listens(name))
-            except Unavailable:
-                taken = [door for door in doors if not is_free(self.ports[door])]
-                if self._processes.running(name) or not taken or self.options.port_base is not None:
+            except Unavailable as error:
+                # Somebody took a port after our look, and may have given it back by now.
+                lost = _ADDRESS_IN_USE in error.message.lower()
+                if self._processes.running(name) or not lost or self.options.port_base is not None:
                     raise
-                # Somebody took a port between our look and the child's bind.
-                for door in taken:
+                for door in doors:
                     self.ports[door] = self._port_for(door)
                 continue
             return
