@@ -72,6 +72,19 @@ def alive(pid: int) -> bool:
         return False
 
 
+def processes_of(directory: Path) -> list[str]:
+    """Command lines of everything that was started with that directory or from its state."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (entry / "cmdline").read_bytes() + (entry / "environ").read_bytes()
+        except OSError:
+            continue
+        if str(directory).encode() in words and entry.name != str(os.getpid()):
+            found.append(words.replace(b"\0", b" ").decode(errors="replace"))
+    return found
+
+
 @dataclass(kw_only=True)
 class Running:
     """One `roost up` in its directory."""

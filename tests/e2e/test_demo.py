@@ -8,20 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from running import environment, roost, wait_for
-
-
-def processes_of(directory: Path) -> list[str]:
-    """Command lines of everything that was started with that directory or from its state."""
-    found = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            words = (entry / "cmdline").read_bytes() + (entry / "environ").read_bytes()
-        except OSError:
-            continue
-        if str(directory).encode() in words and entry.name != str(os.getpid()):
-            found.append(words.replace(b"\0", b" ").decode(errors="replace"))
-    return found
+from running import environment, processes_of, roost, wait_for
 
 
 def test_it_prints_a_real_answer_and_leaves_no_process(tmp_path: Path) -> None:

@@ -178,7 +178,7 @@ _replica = click.option("--replica", help="Whose engine.")
     """,
 )
 @click.argument("node")
-@click.argument("kind", type=_kind)
+@click.argument("kind", type=_kind, metavar="KIND")
 @_gpu
 @_replica
 @_directory
@@ -194,7 +194,7 @@ def fault(
 
 @fleet.command("heal")
 @click.argument("node")
-@click.argument("kind", type=_kind, required=False)
+@click.argument("kind", type=_kind, required=False, metavar="[KIND]")
 @_gpu
 @_replica
 @_directory
