@@ -162,6 +162,22 @@ def test_its_load_is_summed_over_ranks_and_the_fullest_counts() -> None:
         ),
         (
             (
+                "safetensors._safetensors_rust.SafetensorError: Error while deserializing header: "
+                "incomplete metadata, file not fully covered\n"
+            ),
+            "a file of org/coder is damaged: incomplete metadata, file not fully covered",
+            False,
+        ),
+        (
+            "RuntimeError: [/x/gloo/transport/tcp/pair.cc:553] Connection closed by peer [::1]:2467.\n",
+            (
+                "lost another rank of its replica: that one's process ended, or the network between "
+                "them broke"
+            ),
+            False,
+        ),
+        (
+            (
                 "ERROR:    [Errno 98] error while attempting to bind on address ('10.0.0.1', 21000): "
                 "address already in use\n"
             ),

@@ -17,6 +17,28 @@ DATA = Path(__file__).parents[1] / "data" / "engines"
 VLLM = adapter(Engine.VLLM)
 SITE = Site(program=("/opt/vllm",), source="/models/coder", threads=8, interface="eth0")
 
+# Captured, like the lines below, from vLLM 0.32.0 with a model that was spoilt on purpose.
+STARTUP_FAILED = (
+    "(EngineCore pid=3091) ERROR 12-07 11:30:26 [core.py:1510] EngineCore failed to start.\n"
+    "(EngineCore pid=3091) ERROR 12-07 11:30:26 [core.py:1510] Exception: WorkerProc initialization "
+    "failed due to an exception in a background process. See stack trace for root cause.\n"
+    "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}\n"
+)
+# Rank 0 of two, when all of rank 1 was killed and a request came.
+RANK_LOST = (
+    "(Worker_TP0 pid=6349) ERROR 12-07 11:36:06 [multiproc_executor.py:1063] RuntimeError: "
+    "[/__w/pytorch/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by "
+    "peer [127.0.0.1]:2467. This is typically caused by a remote worker crashing.\n"
+    "(EngineCore pid=6062) ERROR 12-07 11:36:06 [core.py:1512] RuntimeError: Worker failed with "
+    "error '[/__w/pytorch/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection "
+    "closed by peer [127.0.0.1]:2467.\n"
+    "(APIServer pid=5883) ERROR 12-07 11:36:06 [async_llm.py:906] vllm.v1.engine.exceptions."
+    "EngineDeadError: EngineCore encountered an issue. See stack trace (above) for the root cause.\n"
+)
+LOST = (
+    "lost another rank of its replica: that one's process ended, or the network between them broke"
+)
+
 
 def line(of: ShardSpec) -> str:
     return " ".join(VLLM.argv(of, SITE))
@@ -280,6 +302,96 @@ def test_an_older_versions_kv_gauge_is_read_too_and_several_engines_are_summed()
                 "nanobind: leaked 2 instances!\n"
             ),
             "ended by itself with exit status 0: RuntimeError: head size 32 is not supported",
+            False,
+        ),
+        (
+            1,
+            (
+                "  Value error, User-specified max_model_len (100000) is greater than the derived "
+                "max_model_len (max_position_embeddings=2048.0 or model_max_length=None in model's "
+                "config.json). To allow overriding this maximum, set the env var "
+                "VLLM_ALLOW_LONG_MAX_MODEL_LEN=1.\n"
+            ),
+            (
+                "exit status 1: a context of 100000 tokens is more than the model's 2048: lower "
+                "--max-model-len in args"
+            ),
+            False,
+        ),
+        (
+            1,
+            (
+                "  Value error, Model architectures ['HypotheticalForCausalLM'] are not supported "
+                "for now. Supported architectures: dict_keys(['AfmoeForCausalLM'])\n"
+            ),
+            (
+                "exit status 1: this version of vLLM does not know the architecture "
+                "['HypotheticalForCausalLM']"
+            ),
+            False,
+        ),
+        (
+            1,
+            (
+                "(Worker pid=3123) ERROR 12-07 11:30:22 [multiproc_executor.py:953] safetensors."
+                "_safetensors_rust.SafetensorError: Error while deserializing header: incomplete "
+                "metadata, file not fully covered\n" + STARTUP_FAILED
+            ),
+            "exit status 1: a file of org/coder is damaged: incomplete metadata, file not fully covered",
+            False,
+        ),
+        (
+            1,
+            (
+                "(Worker pid=2786) ERROR 12-07 11:29:50 [multiproc_executor.py:953] RuntimeError: "
+                "Cannot find any model weights with `/models/coder`\n" + STARTUP_FAILED
+            ),
+            "exit status 1: RuntimeError: Cannot find any model weights with `/models/coder`",
+            False,
+        ),
+        (
+            1,
+            (
+                "ValueError: Couldn't instantiate the backend tokenizer from one of: \n"
+                "(1) a `tokenizers` library serialization file, \n"
+            ),
+            "exit status 1: org/coder has no tokenizer that can be loaded",
+            False,
+        ),
+        (
+            1,
+            (
+                "(Worker pid=3) ERROR 12-07 11:29:50 [multiproc_executor.py:953] KeyError: "
+                "'layers.0.mlp.gate.weight'\n" + STARTUP_FAILED
+            ),
+            "exit status 1: KeyError: 'layers.0.mlp.gate.weight'",
+            False,
+        ),
+        (
+            1,
+            STARTUP_FAILED,
+            (
+                "exit status 1: RuntimeError: Engine core initialization failed. See root cause "
+                "above. Failed core proc(s): {}"
+            ),
+            False,
+        ),
+        (0, RANK_LOST, f"ended by itself with exit status 0: {LOST}", False),
+        (
+            1,
+            (
+                "torch.distributed.DistBackendError: NCCL error in: /pytorch/torch/csrc/distributed/"
+                "c10d/NCCLUtils.cpp:77, remote process exited or there was a network error, NCCL "
+                "version 2.26.2\nncclRemoteError: A call failed possibly due to a network error or a "
+                "remote process exiting prematurely.\n"
+            ),
+            f"exit status 1: {LOST}",
+            False,
+        ),
+        (
+            1,
+            f"{RANK_LOST}(Worker pid=9) ERROR 12-07 11:29:50 [x.py:1] IndexError: its own\n",
+            "exit status 1: IndexError: its own",
             False,
         ),
         (-9, "RuntimeError: CUDA out of memory.\n", "killed by SIGKILL: ", False),

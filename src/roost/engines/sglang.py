@@ -13,7 +13,16 @@ from roost.engines.adapter import Exit, Site, gives
 from roost.engines.devices import meeting_of, network, visible
 from roost.engines.exits import Rule, ended_by
 from roost.engines.load_names import names_of
-from roost.engines.torch_logs import OUT_OF_MEMORY, meeting_failed, no_such_flag, port_taken
+from roost.engines.torch_logs import (
+    LOST,
+    OUT_OF_MEMORY,
+    RANK_LOST,
+    damaged,
+    meeting_failed,
+    no_such_flag,
+    no_tokenizer,
+    port_taken,
+)
 from roost.reconcile.engine_life import Ended, Health
 
 METRICS: Final = MetricNames(
@@ -124,12 +133,18 @@ def _rules(spec: ShardSpec) -> tuple[Rule, ...]:
             ),
             sentence=lambda _: f"{model} is no model that SGLang can load",
         ),
+        damaged(model),
+        no_tokenizer(model),
         Rule(
             pattern=re.compile(r"No CUDA GPUs are available|no CUDA-capable device"),
             sentence=lambda _: "SGLang sees no GPU: its driver or its build does not fit this node",
         ),
         Rule(
-            pattern=re.compile(r"^((?:\w+\.)*(?:ValueError|OSError|RuntimeError|ImportError): .+)"),
+            pattern=re.compile(
+                rf"^(?!.*(?:{LOST}))"
+                r"((?:\w+\.)*(?:ValueError|OSError|RuntimeError|ImportError): .+)"
+            ),
             sentence=lambda m: m[1],
         ),
+        RANK_LOST,
     )

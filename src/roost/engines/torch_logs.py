@@ -12,6 +12,40 @@ OUT_OF_MEMORY: Final = Rule(
     sentence=lambda m: f"out of GPU memory: {m[1]}",
 )
 
+LOST: Final = (
+    # RuntimeError: [/…/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:2467.
+    r"/gloo/\S+ Connection (?:closed|reset) by peer"
+    # https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/api/types.html
+    r"|ncclRemoteError: |remote process exited or there was a network error"
+)
+"""What a rank writes that is well itself; to be looked for when nothing else tells."""
+RANK_LOST: Final = Rule(
+    pattern=re.compile(LOST),
+    sentence=lambda _: (
+        "lost another rank of its replica: that one's process ended, or the network between them "
+        "broke"
+    ),
+)
+
+
+def damaged(model: str) -> Rule:
+    """A file of weights was cut short by a copy or a download."""
+    return Rule(
+        # safetensors_rust.SafetensorError: Error while deserializing header: incomplete metadata,
+        # file not fully covered
+        pattern=re.compile(r"SafetensorError: (?:Error while deserializing header: )?(.+)"),
+        sentence=lambda m: f"a file of {model} is damaged: {m[1]}",
+    )
+
+
+def no_tokenizer(model: str) -> Rule:
+    """Weights without the files that belong to them."""
+    return Rule(
+        # ValueError: Couldn't instantiate the backend tokenizer from one of:
+        pattern=re.compile(r"Couldn't instantiate the backend tokenizer from one of"),
+        sentence=lambda _: f"{model} has no tokenizer that can be loaded",
+    )
+
 
 def no_such_flag(program: str) -> Rule:
     """Python's argparse, exit status 2."""

@@ -13,13 +13,25 @@ from roost.engines.adapter import Exit, Site, gives
 from roost.engines.devices import meeting_of, network, visible
 from roost.engines.exits import Rule, ended_by
 from roost.engines.load_names import VLLM, names_of
-from roost.engines.torch_logs import OUT_OF_MEMORY, meeting_failed, no_such_flag, port_taken
+from roost.engines.torch_logs import (
+    LOST,
+    OUT_OF_MEMORY,
+    RANK_LOST,
+    damaged,
+    meeting_failed,
+    no_such_flag,
+    no_tokenizer,
+    port_taken,
+)
 from roost.reconcile.engine_life import Ended, Health
 
 # `(EngineCore pid=123) ERROR 10-11 12:34:56 [core.py:778] ` and what of it there is.
 _PREFIX: Final = re.compile(
     r"^(?:\(\S+ pid=\d+\) )?(?:[A-Z]+ \d\d-\d\d \d\d:\d\d:\d\d (?:\[\S+\] )?)?"
 )
+
+# A line that doesn't say what follows when another of its processes, or another rank, has failed.
+_ROOT: Final = rf"^(?!.*(?:{LOST}|: (?:Engine ?[Cc]ore |Worker failed with error |WorkerProc )))"
 
 
 class Vllm:
@@ -142,6 +154,18 @@ def _rules(spec: ShardSpec) -> tuple[Rule, ...]:
             pattern=re.compile(r"Model architectures (\[.*?\]) (?:are not supported|failed)"),
             sentence=lambda m: f"this version of vLLM does not know the architecture {m[1]}",
         ),
+        damaged(model),
+        no_tokenizer(model),
+        Rule(
+            pattern=re.compile(
+                r"User-specified max_model_len \((\d+)\) is greater than the derived "
+                r"max_model_len \(\w+=(\d+)"
+            ),
+            sentence=lambda m: (
+                f"a context of {m[1]} tokens is more than the model's {m[2]}: lower "
+                "--max-model-len in args"
+            ),
+        ),
         Rule(
             pattern=re.compile(
                 r"No CUDA GPUs are available|Failed to infer device type|"
@@ -152,9 +176,14 @@ def _rules(spec: ShardSpec) -> tuple[Rule, ...]:
         Rule(
             # The second is how it refuses its own arguments, indented, by pydantic.
             pattern=re.compile(
-                r"^((?:\w+\.)*(?:ValueError|OSError|RuntimeError|ImportError): .+)|"
+                rf"{_ROOT}((?:\w+\.)*(?:ValueError|OSError|RuntimeError|ImportError): .+)|"
                 r"^ *Value error, (.+)"
             ),
             sentence=lambda m: m[1] or m[2],
         ),
+        Rule(
+            pattern=re.compile(rf"{_ROOT}((?:\w+\.)*\w+(?:Error|Exception): .+)"),
+            sentence=lambda m: m[1],
+        ),
+        RANK_LOST,
     )
