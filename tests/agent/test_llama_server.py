@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from agent.bad_models import bad_model
 from agent.node import KEY, free_port, shard, small_model
 from roost.domain.profile import Engine
 from roost.engines import adapter
@@ -47,39 +48,23 @@ def status(port: int, path: str = "/health", key: str | None = None) -> int | No
         client.close()
 
 
-@pytest.fixture
-def model(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
-    """A file that cannot be served, as the test's parameter says."""
-    path = tmp_path / "model.gguf"
-    match request.param:
-        case "missing":
-            pass
-        case "directory":
-            path.mkdir()
-        case "empty":
-            path.touch()
-        case "corrupt":
-            path.write_bytes(b"&ii?" * 1000)
-        case "truncated":
-            with small_model().open("rb") as whole:
-                path.write_bytes(whole.read(20_000_000))
-    return path
-
-
 @pytest.mark.parametrize(
-    ("model", "cause"),
+    ("kind", "cause"),
     [
         ("missing", "cannot open the model file {model}: no such file or directory"),
         ("directory", "{source} is empty or a directory (failed to read magic)"),
         ("empty", "{source} is empty or a directory (failed to read magic)"),
         ("corrupt", "{source} is not a GGUF file (invalid magic characters)"),
         ("truncated", "{source} is truncated or corrupt: tensor"),
+        ("cut in its head", "{source} is truncated or corrupt: failed to read key-value pairs"),
+        ("of a later format", "{source} is of GGUF version 99, and this build of llama.cpp knows"),
+        ("of an unknown architecture", "this build of llama.cpp does not know the architecture"),
     ],
-    indirect=["model"],
 )
 def test_a_model_that_cannot_be_loaded_ends_it_with_1_and_the_cause(
-    model: Path, cause: str
+    tmp_path: Path, kind: str, cause: str
 ) -> None:
+    model = bad_model(kind, tmp_path)
     code, _, why = ended("-m", str(model), "--port", str(free_port()))
     assert code == 1
     # llama.cpp's last words come from another thread; the line with the cause is before them.

@@ -163,6 +163,32 @@ def test_slots_are_learnt_from_props_or_not_known(body: bytes, slots: int | None
             "llama_model_load: error loading model: error loading model architecture: unknown model architecture: 'zeta9'\n",
             "exit status 1: this build of llama.cpp does not know the architecture 'zeta9' of q4.gguf",
         ),
+        (
+            (
+                "0.00.004.185 E gguf_init_from_reader: this GGUF file is version 99 but this software only supports up to version 3\n"
+                "0.00.004.185 E gguf_init_from_reader: failed to read header\n"
+            ),
+            "exit status 1: q4.gguf is of GGUF version 99, and this build of llama.cpp knows up to 3",
+        ),
+        (
+            "0.00.009.485 E gguf_init_from_reader: failed to read header\n",
+            "exit status 1: q4.gguf is truncated or corrupt: failed to read header",
+        ),
+        (
+            # Written before each end, also where nobody asked for it.
+            (
+                "0.00.002.586 I srv    operator(): operator(): cleaning up before exit...\n"
+                "0.00.010.142 E srv          init: exiting due to model loading error\n"
+            ),
+            "exit status 1: init: exiting due to model loading error",
+        ),
+        (
+            (
+                "0.57.002.586 I srv    operator(): operator(): cleaning up before exit...\n"
+                "Received second interrupt, terminating immediately.\n"
+            ),
+            "exit status 1: somebody ended it (SIGTERM or SIGINT)",
+        ),
         ("something new\n\n", "exit status 1: something new"),
         ("", "exit status 1, and wrote nothing"),
     ],
@@ -193,6 +219,39 @@ def test_a_port_that_cannot_be_bound_is_told_apart() -> None:
 def test_the_cause_of_an_end_is_read_from_the_status(status: int | None, cause: str) -> None:
     # A killed engine's log has old warnings in it that say nothing about its end.
     assert LLAMA.ended(Exit(status=status, log="all well\n"), SPEC).cause == cause
+
+
+@pytest.mark.parametrize(
+    ("status", "log", "cause"),
+    [
+        (
+            -6,
+            "/llama.cpp/ggml/src/ggml.c:1713: GGML_ASSERT(ctx->mem_buffer != NULL) failed\n[New LWP 7]\n",
+            "killed by SIGABRT: it gave itself up: GGML_ASSERT(ctx->mem_buffer != NULL) failed",
+        ),
+        (
+            -6,
+            "terminate called after throwing an instance of 'std::bad_alloc'\n  what():  std::bad_alloc\n",
+            "killed by SIGABRT: it gave itself up: out of memory: std::bad_alloc",
+        ),
+        (-6, "all well\n", "killed by SIGABRT: it gave itself up"),
+        # It went on after that, and was ended by somebody else.
+        (
+            -9,
+            "std::bad_alloc\n",
+            "killed by SIGKILL: somebody ended it, or the kernel did for want of memory",
+        ),
+        (
+            0,
+            "0.57.002.586 I srv    operator(): operator(): cleaning up before exit...\n",
+            "exit status 0: somebody ended it (SIGTERM or SIGINT)",
+        ),
+    ],
+)
+def test_what_an_engine_wrote_counts_where_it_ended_itself(
+    status: int, log: str, cause: str
+) -> None:
+    assert LLAMA.ended(Exit(status=status, log=log), SPEC).cause == cause
 
 
 def test_a_cause_holds_no_key_and_no_control_characters_and_is_short() -> None:

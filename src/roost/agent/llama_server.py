@@ -228,11 +228,10 @@ def main(argv: Sequence[str]) -> NoReturn:
 
 
 def _serve(params: Any) -> NoReturn:
-    # Until it listens, SIGTERM does what it does by default: loading holds the interpreter, a
-    # handler of
-    # ours would run only afterwards. Afterwards the handler writes to a pipe, because the signal
-    # may reach
-    # any of llama.cpp's threads and only the pipe wakes this one.
+    # Until it listens, signals do what they do by default: loading holds the interpreter, and a
+    # handler of ours, or Python's own of SIGINT, would run only afterwards. Then the handler writes
+    # to a pipe: the signal may reach any of llama.cpp's threads, and only the pipe wakes this one.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         # Kept: letting go of it would stop it, and wait for its threads.
         _running = _xllamacpp().Server(params)
@@ -249,6 +248,8 @@ def _serve(params: Any) -> NoReturn:
         signal.signal(number, lambda *_: None)
     while not os.read(reader, 1):
         pass
+    # As the real one says it: who reads the log knows that a signal ended it.
+    sys.stderr.write("cleaning up before exit...\n")
     _leave(0)
 
 

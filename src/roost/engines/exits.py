@@ -18,6 +18,7 @@ _SIGNALS: Final = {
     signal.SIGBUS: "it crashed; a model file that shrank or a full disk does this",
     signal.SIGABRT: "it gave itself up",
     signal.SIGTERM: "somebody ended it",
+    signal.SIGINT: "somebody ended it",
 }
 
 
@@ -28,23 +29,31 @@ class Rule:
     pattern: re.Pattern[str]
     sentence: Callable[[re.Match[str]], str]
     port_taken: bool = False
+    status: int | None = None
+    """It means that only with this exit status; `None`: with each."""
 
 
 def ended_by(exit_: Exit, rules: Iterable[Rule], *, key: str, clean: Callable[[str], str]) -> Ended:
     """By the first rule that bites; else by the signal; else by the last line that isn't empty.
 
-    The engine's `key` is in no cause; `clean` takes its own prefix (time, level) off a line.
+    An engine that a signal ended has old warnings in its log, which say nothing of its end; one
+    that aborted may have said why. The engine's `key` is in no cause; `clean` takes its own prefix
+    (time, level) off a line.
     """
-    how = describe_status(exit_.status)
+    status = exit_.status
+    how = describe_status(status)
     log = exit_.log.replace(key, "***") if key else exit_.log
     lines = [printable(clean(line)).strip() for line in log.splitlines()]
-    if exit_.status is None or exit_.status >= 0:
+    if status is None or status >= 0 or status == -signal.SIGABRT:
         for rule in rules:
+            if rule.status is not None and rule.status != status:
+                continue
             for line in lines:
                 if found := rule.pattern.search(line):
                     said = shortened(rule.sentence(found))
+                    how = "exit status 0" if rule.status == 0 else how
                     return Ended(cause=f"{how}: {said}", port_taken=rule.port_taken)
-    else:
+    if status is not None and status < 0:
         return Ended(cause=how)
     last = next((line for line in reversed(lines) if line), None)
     if last is None:

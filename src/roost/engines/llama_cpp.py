@@ -131,6 +131,18 @@ def _rules(model: str) -> tuple[Rule, ...]:
             sentence=lambda _: f"{model} is empty or a directory (failed to read magic)",
         ),
         Rule(
+            pattern=re.compile(
+                r"GGUF file is version (\d+) but .* only supports up to version (\d+)"
+            ),
+            sentence=lambda m: (
+                f"{model} is of GGUF version {m[1]}, and this build of llama.cpp knows up to {m[2]}"
+            ),
+        ),
+        Rule(
+            pattern=re.compile(r"gguf_init_from_\w+: (failed to read .*)"),
+            sentence=lambda m: f"{model} is truncated or corrupt: {m[1]}",
+        ),
+        Rule(
             pattern=re.compile(r"(tensor '.*') data is not within the file bounds"),
             sentence=lambda m: f"{model} is truncated or corrupt: {m[1]} lies outside of it",
         ),
@@ -168,7 +180,21 @@ def _rules(model: str) -> tuple[Rule, ...]:
             pattern=re.compile(r"error loading model: (.*)"),
             sentence=lambda m: f"cannot load {model}: {m[1]}",
         ),
+        Rule(pattern=re.compile(r"GGML_ASSERT\(.*\) failed"), sentence=lambda m: m[0]),
+        Rule(
+            # What a signal makes it write; the first of the two also after each failure above.
+            pattern=re.compile(r"cleaning up before exit"),
+            sentence=lambda _: _SIGNALLED,
+            status=0,
+        ),
+        Rule(
+            pattern=re.compile(r"Received second interrupt"),
+            sentence=lambda _: _SIGNALLED,
+        ),
     )
+
+
+_SIGNALLED: Final = "somebody ended it (SIGTERM or SIGINT)"
 
 
 def _given(spec: ShardSpec, flag: str) -> int | None:
