@@ -62,7 +62,7 @@ def node(name: str, *, gpus: int = 2) -> Node:
     disk = Filesystem(filesystem="/dev/a", mounts=("/",), free_bytes=900 * GB)
     facts = Facts(
         memory_bytes=512 * GB,
-        engines=frozenset({"vllm", "llama.cpp"}),
+        engines=frozenset({"vllm", "sglang", "llama.cpp"}),
         gpus=tuple(cards),
         fabrics=(fabric,),
         storage=(disk,),
@@ -118,11 +118,14 @@ class MadeUp:
     # -- waiting ---------------------------------------------------------------------------------
 
     async def until(self, found: Callable[[], T | None]) -> T:
-        """What `found` finds, once it does; no card is held twice at any moment before."""
+        """What `found` finds, once it does; at no moment before is a card held twice, or do two
+        starts of one replica run side by side.
+        """
         try:
             async with asyncio.timeout(LIMIT_S):
                 while True:
                     self.check_cards()
+                    self.check_starts()
                     if (result := found()) is not None and result is not False:
                         return result
                     await asyncio.sleep(0.02)
@@ -159,6 +162,15 @@ class MadeUp:
             if self.server.inventory.live(one.name).heard:
                 used = [uuid for spec in self.fleet.node(one.name).live for uuid in spec.gpu_uuids]
                 assert len(used) == len(set(used)), used
+
+    def check_starts(self) -> None:
+        """Of a replica on several nodes."""
+        running: dict[str, set[int]] = {}
+        for one in self.fleet.fleet.nodes:
+            if self.server.inventory.live(one.name).heard:
+                for spec in self.fleet.node(one.name).live:
+                    running.setdefault(spec.placement, set()).add(spec.generation)
+        assert all(len(generations) == 1 for generations in running.values()), running
 
 
 @contextlib.asynccontextmanager
