@@ -36,7 +36,8 @@ class Places:
         if sum(count() for count in self._counts) >= self._most:
             raise Unavailable(
                 f"this made-up fleet runs {self._most} engine processes, which is its limit: "
-                "raise --most-processes, or leave out --engines processes"
+                "more are for roost fleet run --most-processes, any number without "
+                "--engines processes"
             )
 
 
