@@ -9,7 +9,7 @@ import pytest
 
 from running import MODEL_FILE, model_dir
 
-ARGS: Final = '["--dtype", "bfloat16", "--max-model-len", "8192", "--enforce-eager"]'
+ARGS: Final = '["--dtype", "bfloat16", "--max-model-len", "16384", "--enforce-eager"]'
 ENV: Final = '{HF_HUB_OFFLINE: "1", VLLM_CPU_KVCACHE_SPACE: "1", OMP_NUM_THREADS: "1"}'
 
 TINY = """
@@ -21,7 +21,7 @@ torch.manual_seed(0)
 words = AutoTokenizer.from_pretrained(os.path.dirname(gguf), gguf_file=os.path.basename(gguf))
 shape = LlamaConfig(
     vocab_size=len(words), hidden_size=128, intermediate_size=256, num_hidden_layers=2,
-    num_attention_heads=2, num_key_value_heads=2, max_position_embeddings=8192,
+    num_attention_heads=2, num_key_value_heads=2, max_position_embeddings=16384,
     bos_token_id=words.bos_token_id, eos_token_id=words.eos_token_id,
 )
 LlamaForCausalLM(shape).save_pretrained(made)

