@@ -1,5 +1,6 @@
 """A PostgreSQL server of a test's own, from the machine's package, on a socket in a directory."""
 
+import asyncio
 import os
 import pwd
 import shutil
@@ -7,8 +8,10 @@ import signal
 import subprocess
 import tempfile
 import time
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import Self
 
 import pytest
 
@@ -39,7 +42,7 @@ class Cluster:
         if self.user is not None:
             shutil.chown(self.folder, self.user)
         self._process: subprocess.Popen[bytes] | None = None
-        self._databases = 0
+        self.databases = 0
         try:
             self._run(
                 [
@@ -112,19 +115,26 @@ class Cluster:
             return True
         return False
 
-    def stop(self) -> None:
+    def stop(self, number: signal.Signals = signal.SIGINT) -> None:
         """End it at once and take its sessions with it."""
         if self._process is not None and self._process.poll() is None:
-            self._process.send_signal(signal.SIGINT)
+            self._process.send_signal(number)
             try:
                 self._process.wait(30)
             except subprocess.TimeoutExpired:
                 self._process.send_signal(signal.SIGQUIT)
                 self._process.wait(30)
 
+    def make_standby(self) -> None:
+        """Once it is started again it only reads, and waits for a primary."""
+        signal_file = self.folder / "data" / "standby.signal"
+        signal_file.touch()
+        if self.user is not None:
+            shutil.chown(signal_file, self.user)
+
     def end(self) -> None:
-        """Stop it and remove what it made."""
-        self.stop()
+        """Stop it, as if it crashed, and remove what it made."""
+        self.stop(signal.SIGQUIT)
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def url(self, database: str, *, user: str = "roost") -> str:
@@ -133,8 +143,8 @@ class Cluster:
 
     def create(self) -> str:
         """A new, empty database; its URL."""
-        self._databases += 1
-        name = f"test{self._databases}"
+        self.databases += 1
+        name = f"test{self.databases}"
         self.do(f"CREATE DATABASE {name}")
         return self.url(name)
 
@@ -144,3 +154,88 @@ class Cluster:
 
         with psycopg.connect(self.url(database), autocommit=True) as connection:
             connection.execute(sql.encode())
+
+
+class Proxy:
+    """Passes bytes on; cuts a connection when its client commits, before or after it is done."""
+
+    def __init__(self, to: str) -> None:
+        self._to = to
+        self._serving: set[asyncio.Task[None]] = set()
+        self._ending: set[asyncio.Event] = set()
+        self.url = ""
+        self.cut: str | None = None
+        """`before`: COMMIT never arrives; `after`: its answer never does. Once, then `None`."""
+        self.cuts = 0
+        self.was_cut = asyncio.Event()
+        self.refuse_after_cut = False
+        """With that connection go the others, and `refuse` is set."""
+        self.refuse = False
+        """Every new connection is closed at once."""
+        self.refused = 0
+
+    @classmethod
+    @asynccontextmanager
+    async def before(cls, cluster: Cluster, url: str) -> AsyncIterator[Self]:
+        """One whose `url` leads to the database of that URL."""
+        proxy = cls(str(cluster.socket))
+        server = await asyncio.start_server(proxy.accept, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        name = url.partition("@/")[2].partition("?")[0]
+        proxy.url = f"postgresql://roost@127.0.0.1:{port}/{name}?sslmode=disable"
+        try:
+            yield proxy
+        finally:
+            server.close()
+            proxy.drop()
+            await asyncio.gather(*proxy._serving)
+
+    def drop(self, *, but: asyncio.Event | None = None) -> None:
+        """Cut every connection but that one."""
+        for ending in self._ending:
+            if ending is not but:
+                ending.set()
+
+    def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """A connection; it is passed on until one side ends it."""
+        self._serving.add(asyncio.ensure_future(self._serve(reader, writer)))
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self.refuse:
+            self.refused += 1
+            writer.close()
+            return
+        inner, outer = await asyncio.open_unix_connection(self._to)
+        ending, swallow = asyncio.Event(), asyncio.Event()
+        self._ending.add(ending)
+
+        async def up() -> None:
+            while said := await reader.read(65536):
+                if self.cut is not None and b"COMMIT\0" in said:
+                    when, self.cut = self.cut, None
+                    self.cuts += 1
+                    if self.refuse_after_cut:
+                        self.refuse = True
+                        self.drop(but=ending)
+                    self.was_cut.set()
+                    if when == "before":
+                        break
+                    swallow.set()
+                outer.write(said)
+            ending.set()
+
+        async def down() -> None:
+            while (said := await inner.read(65536)) and not swallow.is_set():
+                writer.write(said)
+            ending.set()
+
+        tasks = [asyncio.ensure_future(up()), asyncio.ensure_future(down())]
+        await ending.wait()
+        self._ending.discard(ending)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for end in (outer, writer):
+            end.close()
+            with suppress(OSError):
+                await end.wait_closed()

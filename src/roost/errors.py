@@ -130,6 +130,11 @@ class Undecided(Unavailable):
 
     code = "undecided"
 
+    def __init__(self, message: str, *, commit: str = "", hint: str | None = None) -> None:
+        """`commit`: the mark by which the store finds out."""
+        super().__init__(message, hint=hint)
+        self.commit = commit
+
 
 class Deposed(Unavailable):
     """Another server leads the fleet; this one changes nothing any more."""

@@ -14,7 +14,7 @@ from roost.domain.model import Model, ModelName
 from roost.domain.node import Facts, Filesystem, NodeName
 from roost.domain.profile import Engine, Profile, ProfileName
 from roost.domain.replica import PlacementId, ReplicaState
-from roost.errors import Conflict, Deposed
+from roost.errors import Conflict, Deposed, Undecided
 from roost.reconcile.replicas import Replica, Shard, Wish
 from roost.store.database import Database
 from roost.store.migrate import migrate
@@ -274,10 +274,11 @@ async def test_who_leads_for_a_time_is_waited_for_and_its_own_restart_is_not(sto
 async def test_what_is_settled_is_what_is_kept_and_only_for_the_leader(store: Store) -> None:
     epoch = await store.lead("me")
     await store.commit([Put(record=FLEET), Put(record=node())], epoch=epoch)
-    assert await store.settled(epoch) == await store.load()
+    never_made = Undecided("?", commit="another")
+    assert await store.settled(never_made, epoch=epoch) == (False, await store.load())
     await store.lead("other")
     with pytest.raises(Deposed):
-        await store.settled(epoch)
+        await store.settled(never_made, epoch=epoch)
 
 
 async def test_the_migrations_build_exactly_the_schema_of_the_code(database: Database) -> None:

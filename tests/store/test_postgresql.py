@@ -2,12 +2,12 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 
 import pytest
 
-from postgresql import Cluster
-from roost.errors import Lost, Undecided, Unusable
+from postgresql import Cluster, Proxy
+from roost.errors import Conflict, Lost, Undecided, Unusable
 from roost.store.migrate import migrate
 from roost.store.postgresql import PostgreSql
 from roost.store.records import Event, FleetRecord, Put
@@ -19,70 +19,12 @@ FLEET = FleetRecord(fleet="f", incarnation=1, adopting=True)
 EVENT = Event(at=1.0, who="w", what="x", object="o")
 
 
-class Proxy:
-    """Passes bytes on; cuts a connection when its client commits, before or after it is done."""
-
-    def __init__(self, to: str) -> None:
-        self._to = to
-        self.serving: set[asyncio.Task[None]] = set()
-        self.cut: str | None = None
-        """`before`: COMMIT never arrives; `after`: its answer never does. Once, then `None`."""
-        self.cuts = 0
-        self.was_cut = asyncio.Event()
-        self.refuse = False
-
-    def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """A connection; it is passed on until one side ends it."""
-        self.serving.add(asyncio.ensure_future(self._serve(reader, writer)))
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self.refuse:
-            writer.close()
-            return
-        inner, outer = await asyncio.open_unix_connection(self._to)
-        ending, swallow = asyncio.Event(), asyncio.Event()
-
-        async def up() -> None:
-            while said := await reader.read(65536):
-                if self.cut is not None and b"COMMIT\0" in said:
-                    when, self.cut = self.cut, None
-                    self.cuts += 1
-                    self.was_cut.set()
-                    if when == "before":
-                        break
-                    swallow.set()
-                outer.write(said)
-            ending.set()
-
-        async def down() -> None:
-            while (said := await inner.read(65536)) and not swallow.is_set():
-                writer.write(said)
-            ending.set()
-
-        tasks = [asyncio.ensure_future(up()), asyncio.ensure_future(down())]
-        await ending.wait()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        for end in (outer, writer):
-            end.close()
-            with suppress(OSError):
-                await end.wait_closed()
-
-
 @asynccontextmanager
 async def proxied(cluster: Cluster, url: str) -> AsyncIterator[tuple[Proxy, PostgreSql]]:
-    proxy = Proxy(str(cluster.socket))
-    server = await asyncio.start_server(proxy.accept, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
-    name = url.partition("@/")[2].partition("?")[0]
-    database = PostgreSql(f"postgresql://roost@127.0.0.1:{port}/{name}?sslmode=disable")
-    try:
+    async with Proxy.before(cluster, url) as proxy:
+        database = PostgreSql(proxy.url)
         yield proxy, database
-    finally:
         await database.close()
-        server.close()
-        await asyncio.gather(*proxy.serving)
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
@@ -109,12 +51,40 @@ async def test_a_commit_that_is_cut_from_a_server_that_stays_away_is_undecided_t
         committing = asyncio.ensure_future(store.commit([Put(record=FLEET)], epoch=epoch))
         await proxy.was_cut.wait()
         proxy.refuse = True
-        with pytest.raises(Undecided):
+        with pytest.raises(Undecided) as undecided:
             await committing
         proxy.refuse = False
-        kept = await store.settled(epoch)
+        made, kept = await store.settled(undecided.value, epoch=epoch)
+        assert made
         assert kept is not None
         assert kept.fleet == FLEET
+
+
+async def test_nobody_is_patient_with_a_database_that_has_been_away_for_long(
+    cluster: Cluster,
+) -> None:
+    async with proxied(cluster, cluster.create()) as (proxy, database):
+        await migrate(database)
+        store = Store(database, patience_s=0.5)
+        epoch = await store.lead("me")
+
+        async def tries() -> int:
+            before = proxy.refused
+            with pytest.raises(Lost):
+                await store.commit([Put(record=FLEET)], epoch=epoch)
+            return proxy.refused - before
+
+        proxy.refuse = True
+        proxy.drop()
+        assert await tries() > 1
+        while await tries() > 1:
+            pass
+        proxy.refuse = False
+        await store.commit([Put(record=FLEET)], epoch=epoch)
+        # It is back: the next time it goes away, it is waited for again.
+        proxy.refuse = True
+        proxy.drop()
+        assert await tries() > 1
 
 
 async def test_a_restart_of_postgresql_is_got_over(own_cluster: Cluster) -> None:
@@ -151,3 +121,48 @@ async def test_a_password_is_in_no_name_and_no_message() -> None:
     with pytest.raises(Unusable) as refused:
         PostgreSql("postgresql://roost:hush@[broken/x")
     assert "hush" not in str(refused.value) + str(refused.value.hint)
+
+
+async def test_servers_that_start_at_once_on_an_empty_database_make_its_tables_once(
+    cluster: Cluster,
+) -> None:
+    url = cluster.create()
+    databases = [PostgreSql(url) for _ in range(3)]
+    await asyncio.gather(*(migrate(database) for database in databases))
+    epoch = await Store(databases[0]).lead("me")
+    await Store(databases[0]).commit([Put(record=FLEET)], epoch=epoch)
+    for database in databases:
+        kept = await Store(database).load()
+        assert kept is not None
+        assert kept.fleet == FLEET
+        await database.close()
+
+
+async def test_servers_that_are_first_at_once_lead_one_after_the_other(cluster: Cluster) -> None:
+    databases = [PostgreSql(cluster.create())]
+    await migrate(databases[0])
+    databases += [PostgreSql(cluster.url(f"test{cluster.databases}")) for _ in range(4)]
+    asked = [Store(one).lead(f"s{i}", for_s=60) for i, one in enumerate(databases)]
+    answers = await asyncio.gather(*asked, return_exceptions=True)
+    assert [answer for answer in answers if not isinstance(answer, Conflict)] == [1]
+    assert all("leads the fleet" in str(a) for a in answers if isinstance(a, Conflict))
+    for database in databases:
+        await database.close()
+
+
+async def test_a_database_that_became_newer_while_its_tables_were_waited_for_is_refused(
+    cluster: Cluster,
+) -> None:
+    url = cluster.create()
+    first, second = PostgreSql(url), PostgreSql(url)
+    async with first.migration() as connection:
+        migrating = asyncio.ensure_future(migrate(second))
+        waits = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+        while not (await connection.exec_driver_sql(waits)).scalar():
+            assert not migrating.done()
+        await connection.exec_driver_sql("CREATE TABLE alembic_version (version_num text)")
+        await connection.exec_driver_sql("INSERT INTO alembic_version VALUES ('9999')")
+    with pytest.raises(Unusable, match="from a newer roost: its schema is 9999"):
+        await migrating
+    for database in (first, second):
+        await database.close()

@@ -5,6 +5,8 @@ from contextlib import AbstractAsyncContextManager
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from roost.errors import Unusable
+
 
 class Database(ABC):
     """One writer at a time, and readers that it doesn't block."""
@@ -30,3 +32,16 @@ class Database(ABC):
     @abstractmethod
     async def close(self) -> None:
         """Close every connection."""
+
+
+def is_url(named: str) -> bool:
+    """Whether it is a PostgreSQL's URL; `Unusable`: another kind of URL."""
+    scheme, sign, _ = named.partition("://")
+    if not sign or "/" in scheme:
+        return False
+    if scheme not in {"postgresql", "postgres"}:
+        raise Unusable(
+            f"no database is reached by {scheme[:40]}://",
+            hint="postgresql://USER@HOST/DATABASE, or the name of a file for SQLite",
+        )
+    return True

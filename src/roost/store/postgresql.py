@@ -36,8 +36,9 @@ class PostgreSql(Database):
     def __init__(self, url: str, *, limit_s: float = _TRANSACTION_S) -> None:
         """`limit_s`: a transaction that takes longer is cut, whatever it waits for."""
         said = _parsed(url)
-        password = said.get("password")
-        self._secrets = () if not password else (str(password), quote(str(password), safe=""))
+        self._secrets = tuple(
+            written for word in passwords_in(url) for written in (word, quote(word, safe=""))
+        )
         defaults: dict[str, str | int] = {
             "connect_timeout": _CONNECT_S,
             "application_name": "roost",
@@ -161,6 +162,12 @@ class PostgreSql(Database):
         for secret in self._secrets:
             words = words.replace(secret, "***")
         return words
+
+
+def passwords_in(url: str) -> tuple[str, ...]:
+    """Those that the URL itself holds."""
+    said = _parsed(url)
+    return tuple(str(said[key]) for key in ("password", "sslpassword") if said.get(key))
 
 
 def _parsed(url: str) -> dict[str, Any]:

@@ -3,7 +3,16 @@
 import asyncio
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -51,6 +60,8 @@ from roost.store.records import (
 
 KEEP_EVENTS: Final = 20_000
 KEEP_CATALOGS: Final = 100
+PATIENCE_S: Final = 10.0
+"""Less than what agents and `ctl` wait for an answer."""
 _LEADER: Final = "leader"
 _T = TypeVar("_T")
 
@@ -82,14 +93,16 @@ def _postgresql_clock(*_: Any, **__: Any) -> str:
 class Store:
     """What a server keeps. Every change is fenced by the epoch of the leader that makes it.
 
-    A connection that breaks is made again, and what it broke is tried again for `patience_s`.
+    A connection that breaks is made again, and what it broke is tried again until the database
+    has been away for `patience_s`; from then on until it is back everything is tried once.
     """
 
-    def __init__(self, database: Database, *, patience_s: float = 15.0) -> None:
+    def __init__(self, database: Database, *, patience_s: float = PATIENCE_S) -> None:
         self._database = database
         self._patience_s = patience_s
         # One at a time also while it is tried again: the leader's row knows only the last commit.
         self._committing = asyncio.Lock()
+        self._away_since: float | None = None
 
     async def lead(self, holder: str, *, for_s: float | None = None) -> int:
         """Become the leader; the epoch is higher than that of anybody who led before.
@@ -97,46 +110,47 @@ class Store:
         `for_s`: until then nobody else can, unless this holder lets go. `None`: anybody can.
         Raises `Conflict` where another holder has led for less than it said.
         """
+        for last in (False, True):
+            try:
+                led, held = await self._lead(holder, for_s)
+            except Conflict:  # another server made the row at the same moment
+                if last:
+                    raise
+            else:
+                break
+        if not led:
+            raise Conflict(
+                f"{held['holder']} leads the fleet of {self._database.name} in epoch "
+                f"{held['epoch']}, and for {held['s']:.0f} s more unless it renews that",
+                hint="stop that server, or wait until it has ended",
+            )
+        return int(held["epoch"])
+
+    async def _lead(self, holder: str, for_s: float | None) -> tuple[bool, Mapping[str, Any]]:
+        """Whether this holder leads now, and who does."""
         lease = schema.lease
         until = None if for_s is None else _clock() + for_s
         free = or_(
             lease.c.holder == holder, lease.c.expires_at.is_(None), lease.c.expires_at <= _clock()
         )
-        async with self._database.write() as connection:
+        async with self._noticed(self._database.write()) as connection:
             moved = await connection.execute(
                 update(lease)
                 .where(lease.c.name == _LEADER, free)
                 .values(holder=holder, epoch=lease.c.epoch + 1, expires_at=until)
             )
-            held = (
-                (
-                    await connection.execute(
-                        select(
-                            lease.c.holder,
-                            lease.c.epoch,
-                            (lease.c.expires_at - _clock()).label("s"),
-                        ).where(lease.c.name == _LEADER)
-                    )
-                )
-                .mappings()
-                .first()
-            )
-            if held is None:
-                await connection.execute(
-                    insert(lease).values(name=_LEADER, holder=holder, epoch=1, expires_at=until)
-                )
-                return 1
-            if moved.rowcount == 0:
-                raise Conflict(
-                    f"{held['holder']} leads the fleet of {self._database.name} in epoch "
-                    f"{held['epoch']}, and for {held['s']:.0f} s more unless it renews that",
-                    hint="stop that server, or wait until it has ended",
-                )
-            return int(held["epoch"])
+            left = (lease.c.expires_at - _clock()).label("s")
+            asked = select(lease.c.holder, lease.c.epoch, left).where(lease.c.name == _LEADER)
+            held = (await connection.execute(asked)).mappings().first()
+            if held is not None:
+                return moved.rowcount > 0, dict(held)
+            first = {"holder": holder, "epoch": 1, "expires_at": until}
+            await connection.execute(insert(lease).values(name=_LEADER, **first))
+            return True, first
 
     async def renew(self, epoch: int, *, for_s: float) -> None:
         """Lead for longer; with 0 let go. Raises `Deposed` where another server leads."""
-        async with self._database.write() as connection:
+        async with self._noticed(self._database.write()) as connection:
             await _fence(connection, epoch)
             await connection.execute(
                 update(schema.lease)
@@ -148,11 +162,14 @@ class Store:
         """Everything that is kept; `None`: the database is empty."""
         return await self._read(_load)
 
-    async def settled(self, epoch: int) -> Stored | None:
-        """Everything that is kept, once no commit of this leader is under way any more."""
-        async with self._committing, self._database.write() as connection:
-            await _fence(connection, epoch)
-            return await _load(connection)
+    async def settled(self, undecided: Undecided, *, epoch: int) -> tuple[bool, Stored | None]:
+        """Whether that commit was made, which no later one has followed, and all that is kept."""
+        async with (
+            self._committing,
+            self._noticed(self._database.write()) as connection,
+        ):
+            made = await _fence(connection, epoch, undecided.commit)
+            return made, await _load(connection)
 
     async def commit(
         self,
@@ -173,7 +190,7 @@ class Store:
             started = time.monotonic()
             for pause in _pauses():
                 try:
-                    async with self._database.write() as connection:
+                    async with self._noticed(self._database.write()) as connection:
                         if not await _fence(connection, epoch, mark if unknown else None):
                             await _mark(connection, mark)
                             await _write(connection, changes, kept, catalog)
@@ -182,10 +199,12 @@ class Store:
                     raise
                 except Unavailable as error:
                     unknown = unknown or (isinstance(error, Lost) and error.committing)
-                    late = time.monotonic() - started + pause > self._patience_s
+                    late = self._is_late(started, pause)
                     if late and unknown:
                         raise Undecided(
-                            f"whether the change was made is not known yet: {error.message}"
+                            f"whether the change was made is not known yet: {error.message}",
+                            commit=mark,
+                            hint="look before you try again",
                         ) from None
                     if late or not (unknown or isinstance(error, Lost)):
                         raise
@@ -224,13 +243,32 @@ class Store:
         started = time.monotonic()
         for pause in _pauses():
             try:
-                async with self._database.read() as connection:
+                async with self._noticed(self._database.read()) as connection:
                     return await work(connection)
             except Lost:
-                if time.monotonic() - started + pause > self._patience_s:
+                if self._is_late(started, pause):
                     raise
             await asyncio.sleep(pause)
         raise AssertionError
+
+    @asynccontextmanager
+    async def _noticed(
+        self, transaction: AbstractAsyncContextManager[AsyncConnection]
+    ) -> AsyncIterator[AsyncConnection]:
+        """The same, noting whether the database is away."""
+        try:
+            async with transaction as connection:
+                yield connection
+        except Lost:
+            if self._away_since is None:
+                self._away_since = time.monotonic()
+            raise
+        self._away_since = None
+
+    def _is_late(self, started: float, pause: float) -> bool:
+        """Whether another try after that pause would be beyond patience."""
+        since = started if self._away_since is None else min(started, self._away_since)
+        return time.monotonic() - since + pause > self._patience_s
 
 
 async def _load(connection: AsyncConnection) -> Stored | None:
@@ -281,7 +319,7 @@ async def _fence(connection: AsyncConnection, epoch: int, sought: str | None = N
     held = (
         (
             await connection.execute(
-                select(lease.c.epoch, lease.c.last_commit)
+                select(lease.c.epoch, lease.c.holder, lease.c.last_commit)
                 .where(lease.c.name == _LEADER)
                 .with_for_update()
             )
@@ -290,7 +328,11 @@ async def _fence(connection: AsyncConnection, epoch: int, sought: str | None = N
         .first()
     )
     if held is None or held["epoch"] != epoch:
-        raise Deposed(f"another server leads this fleet since epoch {epoch}; nothing was changed")
+        now = "" if held is None else f" in epoch {held['epoch']}: {held['holder']}"
+        raise Deposed(
+            f"another server leads this fleet{now}; this one led in epoch {epoch}, and changes "
+            "nothing any more"
+        )
     return sought is not None and held["last_commit"] == sought
 
 
