@@ -148,6 +148,8 @@ class SmallFleet:
     directory: Path
     clock: FakeClock
     agents: dict[str, FakeAgent] = field(default_factory=dict)
+    database: str | None = None
+    patience_s: float = 60
     _server: Server | None = None
 
     @property
@@ -156,7 +158,13 @@ class SmallFleet:
         return self._server
 
     async def open(self) -> None:
-        self._server = await open_server(self.directory, plan=plan, clock=self.clock)
+        self._server = await open_server(
+            self.directory,
+            plan=plan,
+            clock=self.clock,
+            database=self.database,
+            patience_s=self.patience_s,
+        )
 
     async def close(self) -> None:
         if self._server is not None:

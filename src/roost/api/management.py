@@ -100,8 +100,8 @@ def _health(app: FastAPI, server: Server) -> None:
 
     @app.get("/readyz", include_in_schema=False)
     async def readyz() -> Response:
-        # The schema is current before anything listens, and one server leads a directory.
-        error = server.scheduler.last_error
+        # The schema is current before anything listens, and only who leads listens.
+        error = server.trouble
         return _json({"status": "ok" if error is None else error})
 
     @app.get("/metrics", include_in_schema=False)

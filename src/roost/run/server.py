@@ -7,7 +7,7 @@ import ipaddress
 import json
 import signal
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -15,6 +15,7 @@ import click
 import structlog
 import uvicorn
 import uvloop
+from click.core import ParameterSource
 
 from roost.api.app import App
 from roost.cli.client import default_directory
@@ -25,8 +26,10 @@ from roost.formats.config import read_metrics
 from roost.placement import plan
 from roost.reconcile.nodes import LeaseRules
 from roost.run import settings
+from roost.run.database import named_database
 from roost.services.reports import Network
-from roost.services.server import open_server
+from roost.services.server import Server, open_server
+from roost.store.database import is_url
 from roost.telemetry.logging import LEVELS, Style, log_to_stderr
 
 _PATH: Final = click.Path(path_type=Path)
@@ -46,9 +49,16 @@ log = structlog.get_logger("roost.server")
 )
 @click.option(
     "--database",
+    metavar="FILE|URL",
+    envvar="ROOST_DATABASE",
+    help="SQLite file, inside DIR/server if not absolute, or postgresql://USER@HOST/DATABASE. "
+    "Default: roost.db.",
+)
+@click.option(
+    "--database-file",
     type=_PATH,
     metavar="FILE",
-    help="SQLite file, inside DIR/server if not absolute. Default: roost.db.",
+    help="A file with that URL in it, which may hold a password if only its owner can read it.",
 )
 @click.option(
     "--allow-address",
@@ -94,7 +104,8 @@ def server(
     directory: Path | None,
     host: str,
     port: int,
-    database: Path | None,
+    database: str | None,
+    database_file: Path | None,
     allowed: tuple[str, ...],
     interval_s: float,
     lost_after_s: float,
@@ -105,7 +116,8 @@ def server(
     """Run the control plane: what is wanted, where it goes, what agents report.
 
     Engines and gateways go on without it; a server that starts again finds everything in
-    DIR/server. SIGTERM ends it.
+    DIR/server, or in PostgreSQL. There several servers may be started for one fleet: one leads,
+    the others wait without listening until it is gone. SIGTERM ends it.
 
     \b
     Example:
@@ -117,13 +129,19 @@ def server(
     log_to_stderr(level=log_level, style=style)
     rules = LeaseRules(interval_s=interval_s, lost_after_s=max(lost_after_s, interval_s * 4))
     networks = tuple(_network(text) for text in allowed)
+    source = click.get_current_context().get_parameter_source("database")
+    named = named_database(
+        database,
+        on_command_line=source is ParameterSource.COMMANDLINE,
+        file=database_file,
+    )
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(
             _serve(
                 (directory or default_directory()) / "server",
                 host=host,
                 port=port,
-                database=database,
+                database=named,
                 rules=rules,
                 allowed=networks,
                 metrics=read_metrics(*settings.files(config)),
@@ -145,56 +163,86 @@ async def _serve(
     *,
     host: str,
     port: int,
-    database: Path | None,
+    database: str | None,
     rules: LeaseRules,
     allowed: tuple[Network, ...],
     metrics: Mapping[Engine, MetricNames],
 ) -> None:
-    with contextlib.closing(_listen(host, port)) as listening:
-        port = listening.getsockname()[1]
-        opened = await open_server(
+    opening = asyncio.ensure_future(
+        open_server(
             directory,
             plan=plan,
-            database=None if database is None else directory / database,
+            database=database,
             rules=rules,
             allowed=allowed,
-            own_port=port,
             metrics=metrics,
         )
-        try:
-            http = _Http(
-                uvicorn.Config(
-                    App(opened),
-                    http="httptools",
-                    ws="none",
-                    lifespan="off",
-                    access_log=False,
-                    log_config=None,
-                    server_header=False,
-                    proxy_headers=False,
-                    timeout_keep_alive=75,
-                    timeout_graceful_shutdown=3,
-                )
+    )
+    told = _told_to_end(opening.cancel)
+    try:
+        opened = await opening
+    except asyncio.CancelledError:
+        if not told.is_set():
+            raise
+        return  # told so while another server led
+    try:
+        if not told.is_set():
+            await _listen_and_answer(opened, directory, host=host, port=port, database=database)
+    finally:
+        await opened.stop()
+        log.info("server.stopped")
+    if opened.ledger.deposed.done():
+        raise opened.ledger.deposed.result()
+
+
+async def _listen_and_answer(
+    opened: Server, directory: Path, *, host: str, port: int, database: str | None
+) -> None:
+    with contextlib.closing(_listen(host, port)) as listening:
+        port = listening.getsockname()[1]
+        http = _Http(
+            uvicorn.Config(
+                App(opened),
+                http="httptools",
+                ws="none",
+                lifespan="off",
+                access_log=False,
+                log_config=None,
+                server_header=False,
+                proxy_headers=False,
+                timeout_keep_alive=75,
+                timeout_graceful_shutdown=3,
             )
+        )
 
-            def end() -> None:
-                opened.end_waits()
-                http.end()
+        def end() -> None:
+            opened.end_waits()
+            http.end()
 
-            loop = asyncio.get_running_loop()
-            for number in (signal.SIGTERM, signal.SIGINT):
-                loop.add_signal_handler(number, end)
-            opened.start()
-            url = f"http://{_written(host)}:{port}"
-            write_private(directory / "endpoint.json", json.dumps({"api": url}).encode() + b"\n")
-            # What was loaded to start with stays; the collector need not look at it again.
-            gc.collect()
-            gc.freeze()
-            click.echo(f"roost server at {url}, state in {directory}")
-            await http.serve(sockets=[listening])
-        finally:
-            await opened.stop()
-            log.info("server.stopped")
+        _told_to_end(end)
+        opened.ledger.deposed.add_done_callback(lambda _: end())
+        opened.start(own_port=port)
+        url = f"http://{_written(host)}:{port}"
+        write_private(directory / "endpoint.json", json.dumps({"api": url}).encode() + b"\n")
+        # What was loaded to start with stays; the collector need not look at it again.
+        gc.collect()
+        gc.freeze()
+        kept = opened.database if database is not None and is_url(database) else directory
+        click.echo(f"roost server at {url}, state in {kept}")
+        await http.serve(sockets=[listening])
+
+
+def _told_to_end(act: Callable[[], object]) -> asyncio.Event:
+    """Do so at SIGTERM and SIGINT from now on; the event says that one came."""
+    told = asyncio.Event()
+
+    def end() -> None:
+        told.set()
+        act()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, end)
+    return told
 
 
 class _Http(uvicorn.Server):

@@ -153,7 +153,10 @@ class Stack:
 
     def _start_server(self) -> None:
         self._start_listening(
-            "server", ("api",), lambda: ["server", "--port", str(self.ports["api"])]
+            "server",
+            ("api",),
+            # Its own, also where ROOST_DATABASE names a fleet's.
+            lambda: ["server", "--port", str(self.ports["api"]), "--database", "roost.db"],
         )
 
     def _start_gateway(self) -> None:

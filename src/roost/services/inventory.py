@@ -20,7 +20,7 @@ from roost.reconcile.replicas import Replica, Shard, Wish
 from roost.reconcile.world import Orphan
 from roost.services.clock import Clock
 from roost.services.ledger import Ledger
-from roost.store.records import Event
+from roost.store.records import Event, Stored
 
 LEASES: Final = LeaseRules()
 _STILL_THERE: Final = 2
@@ -100,6 +100,7 @@ class Inventory:
         }
         for name in ledger.nodes:
             self._join(name, NodeStatus.LOST if name in lost else NodeStatus.READY)
+        ledger.listen(self._committed)
 
     def live(self, name: NodeName) -> Live:
         """The live half of a node that joined."""
@@ -112,9 +113,13 @@ class Inventory:
         self._live[name] = live
         return live
 
-    def forget(self, name: NodeName) -> None:
-        """The node was deleted."""
-        self._live.pop(name, None)
+    def _committed(self, before: Stored, after: Stored) -> None:
+        if before.nodes is after.nodes:
+            return
+        for name in before.nodes.keys() - after.nodes.keys():
+            self._live.pop(name, None)
+        for name in after.nodes.keys() - before.nodes.keys():
+            self.live(name)
 
     @property
     def interval_s(self) -> float:

@@ -48,7 +48,7 @@ class Joining:
             uses_left=uses,
             created_at=now,
         )
-        async with self._ledger.lock:
+        async with self._ledger.turn():
             expired: list[Change] = [
                 Drop(record=old)
                 for old in self._ledger.stored.tokens.values()
@@ -62,7 +62,7 @@ class Joining:
 
     async def delete_token(self, token: str, *, who: str) -> None:
         """Nobody joins with it any more."""
-        async with self._ledger.lock:
+        async with self._ledger.turn():
             record = self._ledger.stored.tokens.get(token)
             if record is None:
                 raise NotFound(f"there is no token {token}", hint="roost ctl token list")
@@ -82,7 +82,7 @@ class Joining:
             raise Unusable("the identity of a machine is 8 to 128 characters")
         if asked.protocol < PROTOCOL:
             raise Unusable(f"the agent speaks protocol {asked.protocol}, this server {PROTOCOL}")
-        async with self._ledger.lock:
+        async with self._ledger.turn():
             token = self._token(asked.token, now)
             record = self._record(asked, now)
             credential = new_secret()
@@ -97,7 +97,6 @@ class Joining:
                 why=f"token {token.id}",
             )
             await self._ledger.commit([Put(record=used), Put(record=record)], events=[event])
-            self._inventory.live(record.name)
         return Joined(fleet=self._ledger.fleet.fleet, node=record.name, credential=credential)
 
     def _token(self, text: str, now: float) -> TokenRecord:

@@ -64,7 +64,7 @@ class Operations:
     ) -> tuple[ModelChange, ...]:
         """Store what is wanted, whole or not at all."""
         catalog = self.parse(text, filename)
-        async with self._ledger.lock:
+        async with self._ledger.turn():
             self._refuse_shared_names(catalog, filename)
             stored = self._ledger.stored.models
             changes = tuple(
@@ -115,7 +115,7 @@ class Operations:
 
     async def delete_model(self, name: ModelName, *, who: str) -> None:
         """It is no longer wanted: its replicas drain and stop."""
-        async with self._ledger.lock:
+        async with self._ledger.turn():
             record = self._ledger.stored.models.get(name)
             if record is None:
                 raise NotFound(f"there is no model {name}", hint="roost ctl models")
@@ -126,7 +126,7 @@ class Operations:
 
     async def cordon(self, name: NodeName, *, reason: str | None, drain: bool, who: str) -> None:
         """Nothing new goes there; with `drain` what is there moves away."""
-        async with self._ledger.lock:
+        async with self._ledger.turn():
             record = self.node(name)
             event = Event(
                 at=self._clock.time(),
@@ -142,7 +142,7 @@ class Operations:
 
     async def uncordon(self, name: NodeName, *, who: str, reason: str | None = None) -> None:
         """New things go there again."""
-        async with self._ledger.lock:
+        async with self._ledger.turn():
             record = self.node(name)
             event = Event(
                 at=self._clock.time(),
@@ -156,7 +156,7 @@ class Operations:
 
     async def delete_node(self, name: NodeName, *, who: str) -> None:
         """The machine is gone for good: what it held is free, what it ran is placed elsewhere."""
-        async with self._ledger.lock:
+        async with self._ledger.turn():
             record = self.node(name)
             silence = self._inventory.silence_s(name)
             if silence is not None and self._inventory.status(name) is NodeStatus.READY:
@@ -174,7 +174,6 @@ class Operations:
             ]
             events.append(Event(at=now, who=who, what="node.deleted", object=name))
             await self._ledger.commit(changes, events=events)
-            self._inventory.forget(name)
 
     def node(self, name: NodeName) -> NodeRecord:
         """The node of this name."""
@@ -193,7 +192,7 @@ class Operations:
             )
         text, now = new_secret(KEY_PREFIX), self._clock.time()
         record = KeyRecord(name=name, sha256=sha256(text), ending=text[-4:], created_at=now)
-        async with self._ledger.lock:
+        async with self._ledger.turn():
             if name in self._ledger.stored.keys:
                 raise Conflict(
                     f"there is a key {name} already", hint=f"roost ctl keys revoke {name}"
@@ -204,7 +203,7 @@ class Operations:
 
     async def delete_key(self, name: str, *, who: str) -> None:
         """Gateways refuse it from their next snapshot on."""
-        async with self._ledger.lock:
+        async with self._ledger.turn():
             record = self._ledger.stored.keys.get(name)
             if record is None:
                 raise NotFound(f"there is no key {name}", hint="roost ctl keys list")

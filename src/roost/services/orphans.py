@@ -63,7 +63,7 @@ class Orphans:
         One that is stopping already stays so. NotFound: there is none of that placement, never or
         no more. Conflict: it is a replica, or its model is in the catalog and takes it over.
         """
-        async with self._ledger.lock:
+        async with self._ledger.turn():
             found, adopted = self._found()
             told = [
                 self._judged(PlacementId(name), found, adopted)
@@ -73,7 +73,7 @@ class Orphans:
 
     async def reap_all(self, *, who: str) -> tuple[Reaped, ...]:
         """Stop every orphan but those that a model in the catalog takes over."""
-        async with self._ledger.lock:
+        async with self._ledger.turn():
             found, adopted = self._found()
             told = [
                 _reaped(orphan, Outcome.KEPT if placement in adopted else Outcome.ORDERED)

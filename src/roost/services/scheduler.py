@@ -41,14 +41,12 @@ class Scheduler:
         clock: Clock,
         *,
         plan: Plan,
-        own_port: int | None = None,
         luck: Callable[[], float] = random.random,
     ) -> None:
         self._ledger = ledger
         self._inventory = inventory
         self._clock = clock
         self._plan = plan
-        self._own_port = own_port
         self._luck = luck
         self._performer = Performer(ledger, inventory, clock)
         self._nudged = asyncio.Event()
@@ -56,6 +54,8 @@ class Scheduler:
         """Why each replica that has no place has none: (model, index) to a sentence."""
         self.pending_since: dict[tuple[ModelName, int], float] = {}
         self.last_error: str | None = None
+        self.own_port: int | None = None
+        """Where the server itself listens."""
 
     def nudge(self) -> None:
         """Something changed that could change the answer."""
@@ -95,14 +95,14 @@ class Scheduler:
 
     async def step(self) -> bool:
         """One step; whether it did anything."""
-        async with self._ledger.lock:
+        async with self._ledger.turn():
             world = self.world()
             # A plan over a large fleet takes a while; reports are answered meanwhile.
             with uncollected():
                 done = await asyncio.to_thread(step, world, self._plan)
             changes: list[Change] = []
             events: list[Event] = []
-            ports = Ports(self._ledger.replicas.values(), self._inventory, self._own_port)
+            ports = Ports(self._ledger.replicas.values(), self._inventory, self.own_port)
             unplaced: dict[tuple[ModelName, int], str] = {}
             for action in done.actions:
                 try:

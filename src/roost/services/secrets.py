@@ -3,6 +3,7 @@
 import hashlib
 import hmac
 import secrets
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -33,13 +34,13 @@ def same(one: str, other: str) -> bool:
     return hmac.compare_digest(one.encode(), other.encode())
 
 
-def secret_file(path: Path) -> str:
+def secret_file(path: Path, *, make: Callable[[], str] = new_secret) -> str:
     """The secret in a 0600 file of one line; made at the first start."""
     try:
         text = path.read_text(encoding="utf-8").strip()
     except FileNotFoundError:
-        text = new_secret()
+        text = make()
         write_private(path, f"{text}\n".encode())
     if not text:
-        raise Unusable(f"{path} is empty", hint=f"remove it to get a new credential: rm {path}")
+        raise Unusable(f"{path} is empty", hint=f"remove it to get a new one: rm {path}")
     return text

@@ -9,7 +9,7 @@ from typing import Final
 import structlog
 
 from roost.domain.profile import Engine, MetricNames
-from roost.errors import Unusable
+from roost.errors import Unavailable, Unusable
 from roost.files import Lock
 from roost.reconcile.nodes import LeaseRules
 from roost.reconcile.schedule import Plan
@@ -17,25 +17,23 @@ from roost.services.clock import Clock, SystemClock
 from roost.services.desired import DesiredState
 from roost.services.inventory import LEASES, Inventory
 from roost.services.joining import Joining
-from roost.services.ledger import Ledger
 from roost.services.logs import LogRelay
+from roost.services.opening import Opened, open_database
 from roost.services.operations import Operations
 from roost.services.orphans import Orphans
 from roost.services.reports import Network, Reports
 from roost.services.routing import Routing
 from roost.services.scheduler import Scheduler
-from roost.services.secrets import new_id, same, secret_file
+from roost.services.secrets import same, secret_file
 from roost.services.views import Views
 from roost.services.watch import Watch
-from roost.store.database import Database
 from roost.store.guard import lock, refuse_network_filesystem
-from roost.store.migrate import migrate
 from roost.store.records import Event, FleetRecord, Put
-from roost.store.sqlite import Sqlite, create_private
-from roost.store.store import Store
+from roost.store.store import PATIENCE_S
 
 _TICK_S: Final = 1.0
 _LOAD_EVERY_S: Final = 2.0
+_LAST_WORDS_S: Final = 3.0
 
 log = structlog.get_logger("roost.server")
 
@@ -46,8 +44,7 @@ class Server:
     def __init__(
         self,
         *,
-        ledger: Ledger,
-        database: Database,
+        opened: Opened,
         held: Lock,
         admin_credential: str,
         gateway_credential: str,
@@ -55,21 +52,20 @@ class Server:
         plan: Plan,
         rules: LeaseRules,
         allowed: tuple[Network, ...],
-        own_port: int | None,
         metrics: Mapping[Engine, MetricNames],
     ) -> None:
-        self._database = database
+        self._opened = opened
         self._lock = held
         self._admin = admin_credential
         self._gateway = gateway_credential
         self._tasks: list[asyncio.Task[None]] = []
         self._load_due: asyncio.TimerHandle | None = None
         self.clock = clock
-        self.ledger = ledger
+        self.ledger = ledger = opened.ledger
         self.watch = Watch()
         self.inventory = Inventory(ledger, clock, rules=rules)
         self.reports = Reports(ledger, self.inventory, clock, allowed=allowed)
-        self.scheduler = Scheduler(ledger, self.inventory, clock, plan=plan, own_port=own_port)
+        self.scheduler = Scheduler(ledger, self.inventory, clock, plan=plan)
         self.desired = DesiredState(ledger, self.inventory, self.watch, metrics=metrics)
         self.routing = Routing(ledger, self.inventory, self.scheduler, self.watch, clock)
         self.joining = Joining(ledger, self.inventory, clock)
@@ -102,13 +98,30 @@ class Server:
         """Whether it is a gateway's."""
         return same(self._gateway, credential)
 
-    def start(self) -> None:
-        """Begin to schedule and to watch the nodes' silence."""
+    @property
+    def database(self) -> str:
+        """What the database is called to people."""
+        return self._opened.database.name
+
+    @property
+    def trouble(self) -> str | None:
+        """Why it cannot do all that it should."""
+        lease = self._opened.lease
+        return (lease.trouble if lease is not None else None) or self.scheduler.last_error
+
+    def start(self, *, own_port: int | None = None) -> None:
+        """Begin to schedule, to watch the nodes' silence, and to keep the lease.
+
+        `own_port`: where it listens, which no engine beside it can have.
+        """
+        self.scheduler.own_port = own_port
         self.scheduler.nudge()
         self._tasks = [
             asyncio.ensure_future(self.scheduler.run()),
             asyncio.ensure_future(self._tick()),
         ]
+        if self._opened.lease is not None:
+            self._tasks.append(asyncio.ensure_future(self._opened.lease.keep()))
 
     async def _tick(self) -> None:
         settled = False
@@ -119,8 +132,11 @@ class Server:
                 settled = True
                 self.scheduler.nudge()
             if self.desired.newer_seen is not None:
-                await self.renew(self.desired.newer_seen)
-                self.desired.newer_seen = None
+                seen, self.desired.newer_seen = self.desired.newer_seen, None
+                try:
+                    await self.renew(seen)
+                except Unavailable as error:  # agents say it again
+                    log.warning("fleet.not_renewed", error=error.message)
 
     async def renew(self, seen: tuple[int, int]) -> None:
         """Agents have obeyed a later state than this database: an old copy was put back."""
@@ -128,7 +144,7 @@ class Server:
         fleet = self.ledger.fleet
         if seen[0] > now * 1000 + 86_400_000:
             return  # no server of this fleet can have said so
-        async with self.ledger.lock:
+        async with self.ledger.turn():
             renewed = FleetRecord(
                 fleet=fleet.fleet,
                 incarnation=max(int(now * 1000), seen[0] + 1),
@@ -145,17 +161,19 @@ class Server:
         self.logs.close_all()
 
     async def stop(self) -> None:
-        """Store what was seen and let go of the directory."""
+        """Store what was seen, let another server lead, and let go of the directory."""
         self.end_waits()
         if self._load_due is not None:
             self._load_due.cancel()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        async with self.ledger.lock:
-            with contextlib.suppress(Exception):  # a full disk doesn't keep a server from ending
-                await self.ledger.commit()
-        await self._database.close()
+        if not self.ledger.deposed.done():
+            # Neither a full disk nor a database that is away keeps a server from ending.
+            with contextlib.suppress(Exception):
+                async with asyncio.timeout(_LAST_WORDS_S), self.ledger.turn():
+                    await self.ledger.commit()
+        await self._opened.close()
         self._lock.release()
 
 
@@ -163,28 +181,25 @@ async def open_server(
     directory: Path,
     *,
     plan: Plan,
-    database: Path | None = None,
+    database: Path | str | None = None,
     clock: Clock | None = None,
     rules: LeaseRules = LEASES,
     allowed: Sequence[Network] = (),
-    own_port: int | None = None,
     metrics: Mapping[Engine, MetricNames] | None = None,
+    patience_s: float = PATIENCE_S,
 ) -> Server:
-    """Open or make a server's directory, lead its fleet, and load what is kept."""
+    """Open or make a server's directory, lead its fleet, and load what is kept.
+
+    `database`: a file, in `directory` unless absolute, or a PostgreSQL's URL; there it waits until
+    no other server leads. `patience_s`: see `Store`.
+    """
     clock = clock or SystemClock()
     held = _locked(directory)
     try:
-        path = database or directory / "roost.db"
+        opened = await open_database(directory, database, clock=clock, patience_s=patience_s)
         try:
-            create_private(path)
-        except OSError as error:
-            raise Unusable(f"cannot write {path}: {error.strerror}") from None
-        opened = Sqlite(path)
-        try:
-            ledger = await _lead(opened, clock)
             return Server(
-                ledger=ledger,
-                database=opened,
+                opened=opened,
                 held=held,
                 admin_credential=secret_file(directory / "admin_credential"),
                 gateway_credential=secret_file(directory / "gateway_credential"),
@@ -192,7 +207,6 @@ async def open_server(
                 plan=plan,
                 rules=rules,
                 allowed=tuple(allowed),
-                own_port=own_port,
                 metrics=metrics or {},
             )
         except BaseException:
@@ -212,20 +226,3 @@ def _locked(directory: Path) -> Lock:
         raise Unusable(
             f"cannot use {directory}: {error.strerror}", hint="give another with --dir"
         ) from None
-
-
-async def _lead(database: Database, clock: Clock) -> Ledger:
-    await migrate(database)
-    store = Store(database)
-    epoch = await store.lead(new_id("server-"))
-    stored = await store.load()
-    if stored is None:
-        fleet = FleetRecord(
-            fleet=new_id("fleet-"), incarnation=int(clock.time() * 1000), adopting=True
-        )
-        event = Event(at=clock.time(), who="server", what="fleet.created", object=fleet.fleet)
-        await store.commit([Put(record=fleet)], epoch=epoch, events=[event])
-        stored = await store.load()
-    if stored is None:
-        raise Unusable(f"{database.name} does not keep what is written to it")
-    return Ledger(store, stored, epoch)
