@@ -7,10 +7,9 @@ import json
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from pathlib import Path
 
+from gateway.process import running
 from gateway.twins import (
     DONE,
     STREAM_HEAD,
@@ -31,51 +30,6 @@ from gateway.twins import (
     until,
 )
 from roost.gateway.snapshot_file import write_snapshot
-
-
-@dataclass
-class Process:
-    process: asyncio.subprocess.Process
-    log: Path
-    port: int = 0
-    metrics_port: int = 0
-
-    def events(self) -> list[dict[str, object]]:
-        return [json.loads(line) for line in self.log.read_text().splitlines() if line[:1] == "{"]
-
-    async def client(self) -> Client:
-        return Client(*await asyncio.open_connection("127.0.0.1", self.port))
-
-
-@contextlib.asynccontextmanager
-async def running(directory: Path, *more: str) -> AsyncIterator[Process]:
-    log = directory / "stderr"
-    with log.open("wb") as stderr:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-c",
-            "import sys; from roost.cli.main import main; sys.exit(main())",
-            *("gateway", "--dir", str(directory), "--port", "0", "--metrics-port", "0", *more),
-            stderr=stderr,
-            env={**os.environ, "ROOST_DIR": "", "ROOST_SERVER": ""} | {"ROOST_DIR": str(directory)},
-        )
-    it = Process(process, log)
-    try:
-        await until(
-            lambda: (
-                process.returncode is not None
-                or any(e["event"] == "gateway.listening" for e in it.events())
-            )
-        )
-        for line in it.events():
-            if line["event"] == "gateway.listening":
-                it.port = int(str(line["port"]))
-                it.metrics_port = int(str(line["metrics_port"]))
-        yield it
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.wait()
 
 
 @in_loop
@@ -133,13 +87,6 @@ async def test_a_second_sigterm_waits_for_nothing(tmp_path: Path) -> None:
                 it.process.send_signal(signal.SIGTERM)
                 assert await client.at_end()
             assert await asyncio.wait_for(it.process.wait(), 60) == 0
-
-
-@in_loop
-async def test_more_than_one_worker_is_refused_with_what_to_do(tmp_path: Path) -> None:
-    async with running(tmp_path, "--workers", "2") as it:
-        assert await it.process.wait() == 2
-        assert "start more gateways" in it.log.read_text()
 
 
 @in_loop

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from gateway.certificates import TLS, certificate, put
 from gateway.twins import (
     Client,
     answer,
@@ -24,18 +25,6 @@ from gateway.twins import (
 from roost.errors import Unusable
 from roost.gateway.certificate import Certificate
 from roost.gateway.service import Gateway
-
-TLS = Path(__file__).parents[1] / "data" / "gateway" / "tls"
-
-
-def certificate(directory: Path, name: str = "one") -> Certificate:
-    put(directory, name)
-    return Certificate(directory / "cert.pem", directory / "key.pem")
-
-
-def put(directory: Path, name: str) -> None:
-    shutil.copy(TLS / f"{name}.pem", directory / "cert.pem")
-    shutil.copy(TLS / f"{name}.key", directory / "key.pem")
 
 
 async def secure(it: Gateway, name: str = "one") -> Client:

@@ -17,6 +17,11 @@ class Certificate:
         self.context.set_alpn_protocols(["http/1.1"])
         self.read()
 
+    @property
+    def files(self) -> tuple[str, str]:
+        """Of the certificate, and of its key."""
+        return str(self._certificate), str(self._key)
+
     def read(self) -> None:
         """Read both files; raises `Unusable`, and what was read before still counts."""
         for option, file in (("--tls-cert", self._certificate), ("--tls-key", self._key)):

@@ -4,7 +4,7 @@ import asyncio
 import functools
 import hashlib
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -210,9 +210,10 @@ class Model:
 class Places:
     """The columns of the shared memory, by the models' names."""
 
-    models: dict[str, int]
-    replicas: dict[str, tuple[int, ...]]
-    """In the order of the model's routes."""
+    models: Mapping[str, int | None]
+    """`None`: it has none, so each worker has a queue of its own for it."""
+    replicas: Mapping[str, Sequence[int | None]]
+    """In the order of the model's routes; `None`: each worker knows of its own load alone."""
 
 
 EndpointsOf = Callable[[RoutedModel], list[Endpoint]]
@@ -236,7 +237,7 @@ class RoutingTable:
         self.confirmed = asyncio.Event()
         """Set once a server has said what is true now, as against what a file says."""
 
-    def adopt(self, snapshot: Snapshot, places: "Places | None" = None) -> None:
+    def adopt(self, snapshot: Snapshot, places: Places | None = None) -> None:
         """Route by `snapshot` from now on; `places`: where its replicas' loads are shared."""
         self.version = Version(
             fleet=snapshot.fleet,
@@ -258,18 +259,21 @@ class RoutingTable:
         for routed in snapshot.models:
             model = models[routed.name]
             if self._share is not None and places is not None:
-                model.line = Line(self._share, places.models[routed.name])
+                column = places.models[routed.name]
+                model.line = None if column is None else Line(self._share, column)
             model.update(routed, functools.partial(self._endpoints, places))
         for model in removed:
             model.remove()
 
-    def _endpoints(self, places: "Places | None", routed: RoutedModel) -> list[Endpoint]:
+    def _endpoints(self, places: Places | None, routed: RoutedModel) -> list[Endpoint]:
         share, limits = self._share, self._limits
         if share is None or places is None:
             return [Endpoint(route, limits) for route in routed.routes]
         columns = places.replicas[routed.name]
         return [
-            SharedEndpoint(route, limits, share, column)
+            Endpoint(route, limits)
+            if column is None
+            else SharedEndpoint(route, limits, share, column)
             for route, column in zip(routed.routes, columns, strict=True)
         ]
 

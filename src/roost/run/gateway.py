@@ -14,6 +14,7 @@ from roost.gateway.cors import ANY
 from roost.gateway.limits import Limits
 from roost.gateway.options import Options, alone
 from roost.gateway.service import serve
+from roost.gateway.workers import service as workers_service
 
 _PATH = click.Path(path_type=Path)
 _PORT = click.IntRange(0, 65535)
@@ -43,7 +44,13 @@ _PORT = click.IntRange(0, 65535)
     show_default=True,
     help="/metrics, /healthz and /readyz.",
 )
-@click.option("--workers", type=click.IntRange(1, 64), default=1, show_default=True)
+@click.option(
+    "--workers",
+    type=click.IntRange(1, 64),
+    default=1,
+    show_default=True,
+    help="Processes that serve, one a core is plenty. SIGHUP replaces them one after another.",
+)
 @click.option("--tls-cert", type=_PATH, help="Serve HTTPS: the certificate's chain, PEM.")
 @click.option("--tls-key", type=_PATH, help="Its key, PEM. SIGHUP reads both again.")
 @click.option(
@@ -101,11 +108,6 @@ def gateway(
     Example:
       roost gateway --dir /var/lib/roost --host 0.0.0.0
     """
-    if workers != 1:
-        raise Unusable(
-            f"a gateway has one worker, not {workers}",
-            hint="start more gateways, each with a --dir, a --port and a --metrics-port of its own",
-        )
     directory = directory or default_directory()
     options = Options(
         directory=directory,
@@ -122,7 +124,7 @@ def gateway(
         ),
     )
     with alone(directory), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(serve(options))
+        runner.run(serve(options) if workers == 1 else workers_service.serve(options, workers))
 
 
 def _certificate(certificate: Path | None, key: Path | None) -> Certificate | None:
