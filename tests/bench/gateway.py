@@ -1,10 +1,11 @@
 """
 What the gateway costs: requests a second and CPU a request of one worker, beside the bare upstream.
 
-`python tests/bench/gateway.py [--seconds 5] [--rounds 3] [--streams 50]` prints JSON. Rounds are interleaved: the
-same load goes to the upstream directly, through a pump that looks at nothing (the least a Python proxy
-can cost), and through the gateway, in turn. CPU is the worker's own, from
-/proc; the load and the upstream run on other cores if there are some, so on a machine with few cores
+`python tests/bench/gateway.py [--seconds 5] [--rounds 3] [--streams 50] [--workers N] [--beside SRC]` prints
+JSON. `--workers` adds a gateway of N workers, `--beside` another version of Roost (the `src` of its checkout), for
+before and after a change. Rounds are interleaved: the same load goes to the upstream directly, through a pump that looks at nothing (the least a Python proxy
+can cost), and through the gateway, in turn. CPU is that of the
+gateway's processes, from /proc; the load and the upstream run on other cores if there are some, so on a machine with few cores
 requests a second say less than CPU a request. 2 KB bodies, 1 KB answers; streams of 50 chunks.
 """
 
@@ -181,14 +182,25 @@ class Load(asyncio.Protocol):
             self.done.set_exception(RuntimeError(f"the connection was lost: {exc}"))
 
 
+def with_children(pid: int) -> list[int]:
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [pid, *map(int, children)]
+
+
 def cpu_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    """Of the process and its children, from the scheduler's own accounting (nanoseconds)."""
+    return sum(
+        int(task.read_text().split()[0]) / 1e9
+        for one in with_children(pid)
+        for task in Path(f"/proc/{one}/task").glob("*/schedstat")
+    )
 
 
 def rss_kb(pid: int) -> int:
-    text = Path(f"/proc/{pid}/status").read_text()
-    return int(text.partition("VmRSS:")[2].split()[0])
+    return sum(
+        int(Path(f"/proc/{one}/status").read_text().partition("VmRSS:")[2].split()[0])
+        for one in with_children(pid)
+    )
 
 
 def quantile(times: list[float], part: float) -> float:
@@ -231,68 +243,88 @@ def start(argv: list[str], **more: Any) -> "subprocess.Popen[str]":
     return subprocess.Popen([sys.executable, *argv], text=True, **more)
 
 
+def write_routes(directory: Path, ports: list[int]) -> None:
+    """The snapshot that a gateway starts with; its server is never there."""
+    (directory / "gateway").mkdir(parents=True)
+    routes = [
+        {
+            "replica": f"bench-{n}",
+            "placement": "p",
+            "port": port,
+            "host": "127.0.0.1",
+            "key": "k",
+            "slots": 1000,
+        }
+        for n, port in enumerate(ports)
+    ]
+    snapshot = {
+        "fleet": "bench",
+        "incarnation": 1,
+        "epoch": 1,
+        "revision": 1,
+        "models": [{"name": "bench", "aliases": ["other"], "routes": routes}],
+        "keys": [{"name": "b", "sha256": hashlib.sha256(KEY.encode()).hexdigest()}],
+    }
+    (directory / "gateway" / "snapshot.json").write_text(json.dumps(snapshot))
+
+
+async def start_gateway(
+    directory: Path, ports: list[int], *more: str, src: str | None = None
+) -> tuple["subprocess.Popen[str]", int]:
+    """The process, and the port it serves."""
+    write_routes(directory, ports)
+    log = directory / "log"
+    with log.open("w") as stderr:
+        gateway = start(
+            [
+                "-c",
+                "import sys; from roost.cli.main import main; sys.exit(main())",
+                *("gateway", "--dir", str(directory), "--port", "0", "--metrics-port", "0", *more),
+            ],
+            stderr=stderr,
+            env=os.environ if src is None else os.environ | {"PYTHONPATH": src},
+        )
+    while "gateway.listening" not in log.read_text():
+        if gateway.poll() is not None:
+            raise SystemExit(log.read_text())
+        await asyncio.sleep(0.05)
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    return gateway, next(x["port"] for x in lines if x["event"] == "gateway.listening")
+
+
 async def measure(options: argparse.Namespace) -> dict[str, Any]:
+    processes: list[subprocess.Popen[str]] = []
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
-        engines = [
-            start([__file__, "--upstream", "--pause", str(options.pause)], stdout=subprocess.PIPE)
-            for _ in range(2)
-        ]
-        ports = []
-        for engine in engines:
-            assert engine.stdout is not None
-            ports.append(int(engine.stdout.readline()))
-        bare = start([__file__, "--pump", str(ports[0])], stdout=subprocess.PIPE)
-        assert bare.stdout is not None
-        bare_port = int(bare.stdout.readline())
-        (directory / "gateway").mkdir()
-        (directory / "gateway" / "snapshot.json").write_text(
-            json.dumps(
-                {
-                    "fleet": "bench",
-                    "incarnation": 1,
-                    "epoch": 1,
-                    "revision": 1,
-                    "models": [
-                        {
-                            "name": "bench",
-                            "aliases": ["other"],
-                            "routes": [
-                                {
-                                    "replica": f"bench-{n}",
-                                    "placement": "p",
-                                    "port": port,
-                                    "host": "127.0.0.1",
-                                    "key": "k",
-                                    "slots": 1000,
-                                }
-                                for n, port in enumerate(ports)
-                            ],
-                        }
-                    ],
-                    "keys": [{"name": "b", "sha256": hashlib.sha256(KEY.encode()).hexdigest()}],
-                }
-            )
-        )
-        log = directory / "log"
-        with log.open("w") as stderr:
-            gateway = start(
-                [
-                    "-c",
-                    "import sys; from roost.cli.main import main; sys.exit(main())",
-                    *("gateway", "--dir", name, "--port", "0", "--metrics-port", "0"),
-                ],
-                stderr=stderr,
-            )
         try:
-            while "gateway.listening" not in log.read_text():  # noqa: ASYNC110 - another process
-                await asyncio.sleep(0.05)
-            lines = [json.loads(line) for line in log.read_text().splitlines()]
-            port = next(line["port"] for line in lines if line["event"] == "gateway.listening")
-            idle_kb = rss_kb(gateway.pid)
-            idle_cpu, at = cpu_s(gateway.pid), time.perf_counter()
-            await asyncio.sleep(3)
-            idle_share = (cpu_s(gateway.pid) - idle_cpu) / (time.perf_counter() - at)
+            ports = []
+            for _ in range(2):
+                words = [__file__, "--upstream", "--pause", str(options.pause)]
+                processes.append(start(words, stdout=subprocess.PIPE))
+                ports.append(int(processes[-1].stdout.readline()))  # type: ignore[union-attr]
+            processes.append(start([__file__, "--pump", str(ports[0])], stdout=subprocess.PIPE))
+            bare_port = int(processes[-1].stdout.readline())  # type: ignore[union-attr]
+            targets = {
+                "direct": (ports[0], processes[0].pid),
+                "bare pump": (bare_port, processes[-1].pid),
+            }
+            gateways: dict[str, tuple[list[str], str | None]] = {"gateway": ([], None)}
+            if options.workers:
+                words = ["--workers", str(options.workers)]
+                gateways[f"gateway of {options.workers} workers"] = (words, None)
+            if options.beside:
+                gateways["beside"] = ([], options.beside)
+            idle, busy = {}, {}
+            for title, (more, src) in gateways.items():
+                process, port = await start_gateway(
+                    directory / title.replace(" ", "-"), ports, *more, src=src
+                )
+                processes.append(process)
+                targets[title] = (port, process.pid)
+                idle_cpu, at = cpu_s(process.pid), time.perf_counter()
+                await asyncio.sleep(3)
+                share = (cpu_s(process.pid) - idle_cpu) / (time.perf_counter() - at)
+                idle[title] = {"rss_kb": rss_kb(process.pid), "cpu_share": round(share, 4)}
             alias = BODY.replace(b'"bench"', b'"other"')
             jobs = {
                 "answers": (BODY, ANSWER[-20:], options.connections),
@@ -301,14 +333,11 @@ async def measure(options: argparse.Namespace) -> dict[str, Any]:
                 "streams": (STREAM_BODY, DONE + b"\r\n0\r\n\r\n", options.streams),
             }
             found: dict[str, dict[str, list[dict[str, float]]]] = {}
-            for _ in range(options.rounds):
+            for number in range(options.rounds):
                 for job, (body, end, connections) in jobs.items():
-                    targets = {
-                        "direct": (ports[0], engines[0].pid),
-                        "bare pump": (bare_port, bare.pid),
-                        "gateway": (port, gateway.pid),
-                    }
-                    for target, (to, pid) in targets.items():
+                    # Whoever is first in one round is last in the next.
+                    for target in list(targets)[:: 1 if number % 2 else -1]:
+                        to, pid = targets[target]
                         result = await load(
                             to,
                             pid,
@@ -318,28 +347,31 @@ async def measure(options: argparse.Namespace) -> dict[str, Any]:
                             seconds=options.seconds,
                         )
                         found.setdefault(job, {}).setdefault(target, []).append(result)
-            busy_kb = rss_kb(gateway.pid)
+            busy = {title: {"rss_kb": rss_kb(targets[title][1])} for title in gateways}
         finally:
-            for process in (gateway, bare, *engines):
+            for process in processes[::-1]:
                 process.send_signal(signal.SIGTERM)
                 process.wait()
     medians = {
         job: {
             target: {what: statistics.median(run[what] for run in runs) for what in runs[0]}
-            for target, runs in targets.items()
+            for target, runs in there.items()
         }
-        for job, targets in found.items()
+        for job, there in found.items()
     }
-    streams = medians["streams"]
-    for found_there in streams.values():
+    for found_there in medians["streams"].values():
         found_there["cpu_us_per_chunk"] = round(found_there["cpu_us"] / (CHUNKS + 1), 1)
     return {
         "cores": os.cpu_count(),
         "load_average": os.getloadavg(),
         "options": vars(options),
-        "idle": {"rss_kb": idle_kb, "cpu_share": round(idle_share, 4)},
-        "busy": {"rss_kb": busy_kb},
+        "idle": idle,
+        "busy": busy,
         "medians": medians,
+        "cpu_us_of_each_round": {
+            job: {target: [run["cpu_us"] for run in runs] for target, runs in there.items()}
+            for job, there in found.items()
+        },
     }
 
 
@@ -350,6 +382,8 @@ def main() -> None:
     parser.add_argument("--connections", type=int, default=16)
     parser.add_argument("--streams", type=int, default=50)
     parser.add_argument("--pause", type=float, default=0.02)
+    parser.add_argument("--workers", type=int, default=0, help="also a gateway of so many")
+    parser.add_argument("--beside", help="src of another version of Roost")
     parser.add_argument("--upstream", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--pump", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()

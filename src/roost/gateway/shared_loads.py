@@ -5,12 +5,11 @@ To look and to take must be one step where slots are known, so that step is made
 kernel's (POSIX, one byte a column), which a process that dies lets go of.
 """
 
-import fcntl
 import mmap
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from fcntl import LOCK_EX, LOCK_NB, LOCK_UN, lockf
 from typing import Final
 
 REPLICAS: Final = 65_536
@@ -86,6 +85,8 @@ class Share:
         self._wakers = wakers
         self._in_flight = board.in_flight
         self._since = board.since
+        self._since_bytes = board.since.cast("B")
+        self._nobody = bytes(board.rows * _BEAT)
 
     def beat(self) -> None:
         """Say that the worker lives."""
@@ -102,11 +103,14 @@ class Share:
         if slots is None:
             self._in_flight[at + self._row] += 1
             return True
-        with _alone(self._board.fd, column) as alone:
-            if not alone or sum(self._in_flight[at : at + self._rows]) >= slots:
-                return False
+        fd = self._board.fd
+        if not _lock(fd, column):
+            return False
+        room = sum(self._in_flight[at : at + self._rows]) < slots
+        if room:
             self._in_flight[at + self._row] += 1
-            return True
+        lockf(fd, LOCK_UN, 1, column)
+        return room
 
     def free(self, column: int) -> None:
         """One less; only makes room, so nobody has to be kept out."""
@@ -115,12 +119,15 @@ class Share:
     def may_wait(self, column: int, size: int, since: float) -> bool:
         """Count one more that waits for a model, unless `size` wait; `since` counts if none did."""
         at = column * self._rows
-        with _alone(self._board.fd, REPLICAS + column) as alone:
-            if not alone or self._board.waits(column) >= size:
-                return False
+        fd = self._board.fd
+        if not _lock(fd, REPLICAS + column):
+            return False
+        room = self._board.waits(column) < size
+        if room:
             self._board.waiting[at + self._row] += 1
             self._since[at + self._row] = self._since[at + self._row] or since
-            return True
+        lockf(fd, LOCK_UN, 1, REPLICAS + column)
+        return room
 
     def publish(self, column: int, count: int, since: float) -> None:
         """How many wait here for a model, and since when the first of them; 0: none."""
@@ -131,9 +138,10 @@ class Share:
     def first_other(self, column: int, before: float) -> int | None:
         """The row of the living worker whose request has waited longest, since before `before`."""
         at = column * self._rows
-        since = self._since[at : at + self._rows]
-        if not any(since):
+        end = at + self._rows
+        if self._since_bytes[at * _BEAT : end * _BEAT] == self._nobody:
             return None
+        since = self._since[at:end]
         lives = time.monotonic() - SILENT_S
         found = None
         for row, waits in enumerate(since):
@@ -150,19 +158,13 @@ def _size(rows: int) -> int:
     return rows * (_BEAT + MODELS * (_BEAT + _COUNT) + REPLICAS * _COUNT)
 
 
-@contextmanager
-def _alone(fd: int, byte: int) -> Iterator[bool]:
-    """Whether this process is alone at `byte`; who stands still there is not waited for."""
+def _lock(fd: int, byte: int) -> bool:
+    """Whether this process is alone at `byte` now; who stands still there is not waited for."""
     for _ in range(_TRIES):
         try:
-            fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, byte)
-            break
+            lockf(fd, LOCK_EX | LOCK_NB, 1, byte)
         except OSError:
             os.sched_yield()
-    else:
-        yield False
-        return
-    try:
-        yield True
-    finally:
-        fcntl.lockf(fd, fcntl.LOCK_UN, 1, byte)
+        else:
+            return True
+    return False

@@ -45,7 +45,11 @@ directory_option = click.option(
 )
 @click.option("--allow-command", is_flag=True, help="Let catalogs run commands (engine: command).")
 @click.option(
-    "--workers", type=click.IntRange(1, 64), default=1, show_default=True, help="Gateways."
+    "--workers",
+    type=click.IntRange(1, 64),
+    default=1,
+    show_default=True,
+    help="Processes of the gateway that serve.",
 )
 @click.option(
     "--port-base",
