@@ -3,7 +3,7 @@
 import json
 import socket
 import subprocess
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -28,25 +28,54 @@ def free_port() -> int:
 class Fleet:
     """A server, a gateway and an agent at each of two addresses, in one folder."""
 
-    def __init__(self, folder: Path, *, model: str) -> None:
+    def __init__(self, folder: Path, *, model: str, vllm: Path, env: Mapping[str, str]) -> None:
         self.folder = folder
         self.model = model
+        self.vllm, self.env = vllm, env
         self.api, self.gateway = free_port(), free_port()
         self.key: str | None = None
         self.processes: list[subprocess.Popen[bytes]] = []
+        self.started = 0
+        self.agents: dict[str, subprocess.Popen[bytes]] = {}
 
-    def run(self, *words: str, **env: str) -> None:
+    @property
+    def server(self) -> str:
+        return f"http://127.0.0.1:{self.api}"
+
+    def run(self, *words: str, **env: str) -> subprocess.Popen[bytes]:
         """Start `roost …`, with its output beside the others'."""
-        with (self.folder / f"{len(self.processes)}-{words[0]}.log").open("wb") as out:
-            self.processes.append(
-                subprocess.Popen(
-                    roost(*words),
-                    env=environment(HOME=str(self.folder), XDG_CONFIG_HOME="", **env),
-                    stdin=subprocess.DEVNULL,
-                    stdout=out,
-                    stderr=subprocess.STDOUT,
-                )
+        self.started += 1
+        with (self.folder / f"{self.started}-{words[0]}.log").open("wb") as out:
+            process = subprocess.Popen(
+                roost(*words),
+                env=environment(HOME=str(self.folder), XDG_CONFIG_HOME="", **env),
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
             )
+        self.processes.append(process)
+        return process
+
+    def start_agent(self, number: int) -> None:
+        """Of `node-NUMBER`, on the directory that it has or gets."""
+        name = f"node-{number}"
+        place = self.folder / name
+        self.agents[name] = self.run(
+            *("agent", "--dir", str(place / "state"), "--server", self.server),
+            *("--token-file", str(self.folder / "token"), "--name", name),
+            *("--host", HOSTS[number], "--root", str(place), "--fabric", "ib0=mlx5_*"),
+            *("--vllm", str(self.vllm), "--model-dir", str(self.folder / "models")),
+            *("--port-range", "23000-23099"),
+            ROOST_FAKE_NVML=str(place / "cards.json"),
+            **self.env,
+        )
+
+    def kill_agent(self, name: str) -> None:
+        """Its engines go on."""
+        agent = self.agents.pop(name)
+        agent.kill()
+        agent.wait()
+        self.processes.remove(agent)
 
     def ctl(self, *words: str, text: str | None = None) -> str:
         ran = subprocess.run(
@@ -63,8 +92,12 @@ class Fleet:
 
     def row(self) -> dict[str, Any]:
         """The model's only replica in `ctl replicas`; empty when it isn't there."""
+        return next(iter(self.rows()), {})
+
+    def rows(self) -> list[dict[str, Any]]:
+        """All of it that there is, also what waits for a lost node."""
         rows = json.loads(self.ctl("replicas", "-o", "json"))["replicas"]
-        return next((row for row in rows if row["replica"] == f"{self.model}-0"), {})
+        return [row for row in rows if row["replica"] == f"{self.model}-0"]
 
     def ready(self, *, without: Collection[int] = (), limit_s: float = 60) -> list[int]:
         """Wait until it is ready, on none of those processes; its ranks' process ids."""
@@ -106,16 +139,19 @@ class Fleet:
         )
 
     def stop(self) -> None:
-        """Engines first; then agents, the gateway and the server."""
-        if self.row():
-            self.ctl("delete", self.model)
-            wait_for(lambda: not self.row(), limit_s=90)
-        for process in reversed(self.processes):
-            process.terminate()
-            assert process.wait(timeout=60) == 0, self.logs()
+        """Engines first; then agents, the gateway and the server, whatever went wrong before."""
+        try:
+            if self.row():
+                self.ctl("delete", self.model)
+                wait_for(lambda: not self.row(), limit_s=90)
+        finally:
+            for process in reversed(self.processes):
+                process.terminate()
+            ended = [process.wait(timeout=60) for process in reversed(self.processes)]
+        assert set(ended) <= {0}, f"{ended}\n{self.logs()}"
 
 
-def machine(place: Path, number: int) -> Path:
+def machine(place: Path, number: int) -> None:
     """A root with one adapter on InfiniBand."""
     port = place / "sys/class/infiniband/mlx5_0/ports/1"
     port.mkdir(parents=True)
@@ -126,34 +162,30 @@ def machine(place: Path, number: int) -> Path:
     cards = eight_h100()
     one = replace(cards.cards[0], uuid=f"GPU-{number:08x}-0000-4000-8000-00000000000a")
     replace(cards, cards=(one,)).save(place / "cards.json")
-    return place
 
 
 @contextmanager
-def two_nodes(folder: Path, *, model: str, vllm: Path, **env: str) -> Iterator[Fleet]:
-    """`folder/models` is the agents' model directory, `vllm` their vLLM."""
-    fleet = Fleet(folder, model=model)
-    state, api = ("--dir", str(folder / "state")), f"http://127.0.0.1:{fleet.api}"
+def two_nodes(
+    folder: Path, *, model: str, vllm: Path, server: Sequence[str] = (), **env: str
+) -> Iterator[Fleet]:
+    """`folder/models` is the agents' model directory, `vllm` their vLLM, `server` has options."""
+    fleet = Fleet(folder, model=model, vllm=vllm, env=env)
+    state = ("--dir", str(folder / "state"))
     try:
-        fleet.run("server", *state, "--port", str(fleet.api), "--allow-address", "127.0.0.0/8")
-        wait_for(lambda: answers(f"{api}/healthz"))
+        fleet.run(
+            *("server", *state, "--port", str(fleet.api), "--allow-address", "127.0.0.0/8"),
+            *server,
+        )
+        wait_for(lambda: answers(f"{fleet.server}/healthz"))
         token = json.loads(fleet.ctl("token", "create", "--uses", "2", "-o", "json"))["token"]
         (folder / "token").write_text(token)
         fleet.run(
-            *("gateway", *state, "--server", api, "--port", str(fleet.gateway)),
+            *("gateway", *state, "--server", fleet.server, "--port", str(fleet.gateway)),
             *("--metrics-port", "0"),
         )
-        for number, host in enumerate(HOSTS):
-            place = machine(folder / f"node-{number}", number)
-            fleet.run(
-                *("agent", "--dir", str(place / "state"), "--server", api),
-                *("--token-file", str(folder / "token"), "--name", f"node-{number}"),
-                *("--host", host, "--root", str(place), "--fabric", "ib0=mlx5_*"),
-                *("--vllm", str(vllm), "--model-dir", str(folder / "models")),
-                *("--port-range", "23000-23099"),
-                ROOST_FAKE_NVML=str(place / "cards.json"),
-                **env,
-            )
+        for number in range(len(HOSTS)):
+            machine(folder / f"node-{number}", number)
+            fleet.start_agent(number)
         yield fleet
     finally:
         fleet.stop()

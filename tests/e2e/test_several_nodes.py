@@ -3,12 +3,14 @@
 The ranks are stand-ins that take vLLM's own command lines and meet at rank 0's address.
 """
 
+import json
 import os
 import shlex
 import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -38,7 +40,8 @@ def fleet(tmp_path: Path) -> Iterator[Fleet]:
     vllm = tmp_path / "vllm"
     vllm.write_text(f'#!/bin/sh\n{FAKE} --loss-s 0.2 "$@"\n')
     vllm.chmod(0o755)
-    with two_nodes(tmp_path, model="wide", vllm=vllm) as fleet:
+    # The least: four reports.
+    with two_nodes(tmp_path, model="wide", vllm=vllm, server=("--lost-after", "20")) as fleet:
         yield fleet
 
 
@@ -60,3 +63,35 @@ def test_two_ranks_start_fail_and_stop_together(fleet: Fleet) -> None:
     fleet.ctl("delete", "wide")
     wait_for(lambda: not fleet.row())
     assert not any(alive(pid) for pid in third)
+
+
+@pytest.mark.timeout(300)
+def test_with_a_lost_node_its_ranks_fellow_ends_and_what_it_held_is_free(fleet: Fleet) -> None:
+    fleet.ctl("apply", "-f", "-", text=CATALOG)
+    first = fleet.ready()
+    old = fleet.row()
+    left, lost = (shard["node"] for shard in old["shards"])
+    fleet.kill_agent(lost)
+    os.kill(first[1], signal.SIGKILL)
+
+    def stopping() -> dict[str, Any] | None:
+        row = next((row for row in fleet.rows() if row["placement"] == old["placement"]), {})
+        return row if [shard["node"] for shard in row.get("shards", ())] == [lost] else None
+
+    # Rank 0 had nobody to tell it, until the node was lost; then it was ended, and only what the
+    # lost node may still run is held.
+    because = wait_for(stopping, limit_s=90)["because"]
+    assert because.startswith(f"{lost} is silent for ")
+    assert not alive(first[0])
+    held = json.loads(fleet.ctl("nodes", "-o", "json"))["allocations"]
+    assert [(one["node"], one["state"]) for one in held] == [(lost, "stopping")]
+    (waiting,) = (row for row in fleet.rows() if row["placement"] != old["placement"])
+    assert (waiting["state"], waiting["shards"]) == ("pending", [])
+    assert waiting["cause"] == "no profile fits: ib0 has 1 node that fits, needs 2"
+
+    fleet.start_agent(int(lost.removeprefix("node-")))
+    fleet.ready(without=first)
+    (row,) = fleet.rows()
+    assert row["placement"] != old["placement"]
+    assert {shard["node"] for shard in row["shards"]} == {left, lost}
+    assert fleet.ask().text.split() == ["w0", "w1", "w2"]
