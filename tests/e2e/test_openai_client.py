@@ -1,9 +1,13 @@
 """The OpenAI SDK against a real engine behind the gateway."""
 
+import socket
+from urllib.parse import urlsplit
+
 import httpx2
 import openai
 import pytest
 
+from gateway.smuggling import attacks
 from running import Served, wait_for
 
 
@@ -94,3 +98,34 @@ def test_a_client_that_leaves_mid_stream_frees_the_engines_slot(
     wait_for(lambda: processing() == 1)
     stream.close()
     wait_for(lambda: processing() == 0, limit_s=10, every_s=0.02)
+
+
+def test_requests_that_could_be_read_twice_put_nobody_out_of_step(shared: Served) -> None:
+    address = urlsplit(shared.stack.ready["gateway"])
+    hidden = (
+        b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+        b"Content-Length: 47\r\n\r\n" + b'{"model":"smollm2","prompt":"x","max_tokens":1}'
+    )
+
+    def tokens(text: str) -> list[int]:
+        answered = httpx2.post(
+            f"{shared.stack.ready['gateway']}/tokenize",
+            headers={"Authorization": f"Bearer {shared.key}"},
+            json={"model": "smollm2", "content": text},
+            timeout=30,
+        )
+        assert answered.status_code == 200, answered.text
+        found: list[int] = answered.json()["tokens"]
+        return found
+
+    mine = {text: tokens(text) for text in ("one", "two three", "four five six")}
+    assert len({tuple(found) for found in mine.values()}) == 3
+    cases = list(attacks("/tokenize", shared.key, hidden))
+    for start in range(0, len(cases), 100):
+        for raw in cases[start : start + 100]:
+            with socket.create_connection((address.hostname, address.port), timeout=30) as client:
+                client.sendall(raw)
+                # Let it be judged; what is left unread goes with the connection.
+                client.recv(1)
+        for text, expected in mine.items():
+            assert tokens(text) == expected

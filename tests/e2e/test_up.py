@@ -8,14 +8,15 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from running import CATALOG, Served, environment, roost, start, wait_for
+from running import CATALOG, Served, environment, processes_of, roost, start, wait_for
 
 
 def test_the_ready_file_says_where_everything_is(tmp_path: Path) -> None:
     ready_file = tmp_path / "ready.json"
     catalog = tmp_path / "catalog.yaml"
     catalog.write_text(CATALOG)
-    stack = start(tmp_path / "state", "--ready-file", str(ready_file), "--catalog", str(catalog))
+    words = ("--ready-file", str(ready_file), "--catalog", str(catalog), "--workers", "2")
+    stack = start(tmp_path / "state", *words)
     try:
         ready = stack.ready
         wait_for(ready_file.exists)  # it is written after up.json, which has told us
@@ -34,10 +35,12 @@ def test_the_ready_file_says_where_everything_is(tmp_path: Path) -> None:
         assert httpx2.get(f"{ready['gateway']}/v1/models").status_code == 401
         for page in ready["metrics"]:
             assert "roost_" in httpx2.get(page).text
+        assert "roost_gateway_workers 2.0" in httpx2.get(ready["metrics"][1]).text
         stack.await_state("ready")
     finally:
         assert stack.stop() == 0, stack.logs()
     assert not ready_file.exists()
+    assert processes_of(tmp_path) == []
 
 
 def test_the_json_of_ctl_has_the_documented_keys(shared: Served) -> None:

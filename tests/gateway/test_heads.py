@@ -1,65 +1,7 @@
 import pytest
 
+from gateway.smuggling import SMUGGLING, lines
 from roost.gateway.heads import BadHead, has_bare_lf, parse_answer, parse_request
-
-START = b"POST /v1/completions?x=1 HTTP/1.1\r\nHost: a\r\n"
-
-
-def lines(*more: bytes, start: bytes = START) -> bytes:
-    return start + b"".join(line + b"\r\n" for line in more) + b"\r\n"
-
-
-SMUGGLING = {
-    "length and chunked": lines(b"Content-Length: 5", b"Transfer-Encoding: chunked"),
-    "chunked and length": lines(b"Transfer-Encoding: chunked", b"Content-Length: 5"),
-    "two lengths": lines(b"Content-Length: 5", b"Content-Length: 6"),
-    "one length twice": lines(b"Content-Length: 5", b"Content-Length: 5"),
-    "a list of lengths": lines(b"Content-Length: 5, 5"),
-    "a signed length": lines(b"Content-Length: +5"),
-    "a negative length": lines(b"Content-Length: -5"),
-    "a length in hexadecimal": lines(b"Content-Length: 0x5"),
-    "a length with a fraction": lines(b"Content-Length: 5.0"),
-    "a length with an underscore": lines(b"Content-Length: 5_0"),
-    "an empty length": lines(b"Content-Length:"),
-    "an endless length": lines(b"Content-Length: 99999999999999999999999"),
-    "two transfer encodings": lines(b"Transfer-Encoding: chunked", b"Transfer-Encoding: chunked"),
-    "another transfer encoding": lines(b"Transfer-Encoding: gzip"),
-    "a list of transfer encodings": lines(b"Transfer-Encoding: gzip, chunked"),
-    "identity": lines(b"Transfer-Encoding: identity"),
-    "nearly chunked": lines(b"Transfer-Encoding: xchunked"),
-    "chunked in quotes": lines(b'Transfer-Encoding: "chunked"'),
-    "chunked after a tab and a letter": lines(b"Transfer-Encoding: x\tchunked"),
-    "space before the colon": lines(b"Content-Length : 5"),
-    "tab before the colon": lines(b"Transfer-Encoding\t: chunked"),
-    "no name": lines(b": 5"),
-    "no colon": lines(b"Content-Length 5"),
-    "folded": lines(b"X: a", b" b"),
-    "folded length": lines(b"Content-Length:", b" 5"),
-    "folded before any header": b"POST / HTTP/1.1\r\n Host: a\r\n\r\n",
-    "bare LF": START + b"X: a\nContent-Length: 5\r\n\r\n",
-    "bare CR": START + b"X: a\rContent-Length: 5\r\n\r\n",
-    "bare LF after the first line": b"POST / HTTP/1.1\nHost: a\r\n\r\n",
-    "a null in a value": lines(b"X: a\x00b"),
-    "a control character in a value": lines(b"X: a\x01b"),
-    "a null in a name": lines(b"X\x00: a"),
-    "a letter beyond ASCII in a name": lines("Ä: a".encode()),
-    "no host": lines(start=b"GET / HTTP/1.1\r\n"),
-    "two hosts": lines(b"Host: b"),
-    "HTTP/0.9": b"GET /\r\n\r\n",
-    "HTTP/0.9 by name": lines(start=b"GET / HTTP/0.9\r\nHost: a\r\n"),
-    "HTTP/2": b"PRI * HTTP/2.0\r\n\r\n",
-    "HTTP/2 by name": lines(start=b"GET / HTTP/2.0\r\nHost: a\r\n"),
-    "HTTP/1.2": lines(start=b"GET / HTTP/1.2\r\nHost: a\r\n"),
-    "a space in the target": lines(start=b"GET /a b HTTP/1.1\r\nHost: a\r\n"),
-    "a control character in the target": lines(start=b"GET /\x01 HTTP/1.1\r\nHost: a\r\n"),
-    "a method in small letters": lines(start=b"get / HTTP/1.1\r\nHost: a\r\n"),
-    "no method of anybody's": lines(start=b"FETCH / HTTP/1.1\r\nHost: a\r\n"),
-    "HTTP/1.0 and chunked": lines(
-        b"Transfer-Encoding: chunked", start=b"POST / HTTP/1.0\r\nHost: a\r\n"
-    ),
-    "another expectation": lines(b"Expect: 200-maybe"),
-    "too many headers": lines(*[b"X-%d: 1" % number for number in range(101)]),
-}
 
 
 @pytest.mark.parametrize("head", SMUGGLING.values(), ids=SMUGGLING.keys())

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gateway.feeding import Fed
-from gateway.test_heads import SMUGGLING
+from gateway.smuggling import SMUGGLING
 from gateway.twins import (
     KEY,
     Received,
