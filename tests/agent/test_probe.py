@@ -61,7 +61,7 @@ def test_an_engine_that_answers_byte_by_byte_without_an_end_is_silent() -> None:
             spec = shard("p1", port=server.sockets[0].getsockname()[1])
             engine = adapter(Engine.LLAMA_CPP)
             health, load = await asyncio.gather(
-                probe.health(http, engine, spec), probe.load(http, engine, spec)
+                probe.health(http, engine, spec), probe.scrape(http, engine, spec)
             )
             await ended.acquire()
             await ended.acquire()

@@ -594,3 +594,43 @@ def test_a_log_can_be_read_followed_and_asked_for_after_a_restart(
         await server.until(lambda: "a" in server.ended_logs or None)
 
     tell(story)
+
+
+def test_a_series_that_a_page_lacks_is_said_in_its_report_and_once_in_the_log(
+    tell: Tell, tmp_path: Path
+) -> None:
+    """B035: the gauge was renamed; a restart brings the same page, and no second warning."""
+    vllm = tmp_path / "vllm"
+    python = shlex.quote(sys.executable)
+    vllm.write_text(f'#!/bin/sh\nexec {python} -P -m roost.testing.fake_engine "$@"\n')
+    vllm.chmod(0o755)
+    page = tmp_path / "page"
+    page.write_text(
+        "vllm:num_requests_running 2\nvllm:num_requests_waiting 1\nvllm:cache_fill 0.9\n"
+    )
+    missing = "vllm:kv_cache_usage_perc or vllm:gpu_cache_usage_perc"
+
+    async def story(server: WireServer, node: Node) -> None:
+        await node.start("--join", "token-1", "--vllm", str(vllm))
+        renamed = fake("renamed", "--metrics-file", str(page), engine="vllm")
+        await server.want(renamed, fake("whole", engine="vllm"))
+        for restarts in range(2):
+            seen = await server.told(
+                lambda s, r=restarts: s.restarts == r and s.load is not None,  # type: ignore[misc]
+                "renamed",
+            )
+            assert seen.load is not None
+            assert (seen.load.running, seen.load.waiting, seen.load.kv_usage) == (2, 1, None)
+            assert seen.unmeasured == (missing,)
+            assert seen.state is ReplicaState.READY
+            assert seen.pid is not None
+            os.kill(seen.pid, signal.SIGKILL)
+        whole = await server.told(lambda s: s.load is not None, "whole")
+        assert whole.load is not None
+        assert (whole.load.kv_usage, whole.unmeasured) == (0, ())
+        said = [line for line in node.log.read_text().splitlines() if "load.not_measured" in line]
+        assert len(said) == 1
+        assert '"replica": "small-renamed"' in said[0]
+        assert missing in said[0]
+
+    tell(story)

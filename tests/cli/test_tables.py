@@ -228,6 +228,24 @@ def test_replicas_tell_zero_from_not_measured(api: FakeApi, run: Run) -> None:
     ]
 
 
+def test_a_replica_says_what_its_metrics_page_lacks(api: FakeApi, run: Run) -> None:
+    """B035."""
+    row: dict[str, Any] = {"replica": "a-0", "state": "ready", "running": 1.0, "kv_usage": None}
+    row["unmeasured"] = ["vllm:kv or vllm:kv_old"]
+    both = [*row["unmeasured"], "vllm:waiting"]
+    rows = [row, row | {"unmeasured": both, "cause": "exit status 1"}, row | {"unmeasured": []}]
+    api.answers["GET /api/v1/replicas"] = {"replicas": rows}
+    assert [line.split(maxsplit=10)[8:] for line in run("replicas").out.splitlines()[1:]] == [
+        ["-", "-", "its metrics page has no vllm:kv or vllm:kv_old"],
+        [
+            "-",
+            "-",
+            "its metrics page has no vllm:kv or vllm:kv_old, no vllm:waiting; exit status 1",
+        ],
+        ["-", "-", "-"],
+    ]
+
+
 def test_since_is_read_as_seconds_and_as_iso_time(api: FakeApi, run: Run) -> None:
     old = time.time() - 5 * 86400
     iso = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(old))

@@ -5,7 +5,7 @@ import pytest
 from engines.specs import spec
 from roost.domain.profile import Engine, MetricNames
 from roost.engines import adapter
-from roost.engines.load_names import VLLM, completed
+from roost.engines.load_names import VLLM, completed, missing
 
 
 @pytest.mark.parametrize(
@@ -34,3 +34,25 @@ def test_the_servers_settings_win_over_every_engines_own_names(engine: Engine) -
 
 def test_a_command_without_names_is_not_measured() -> None:
     assert adapter(Engine.COMMAND).metrics(spec(Engine.COMMAND)) is None
+
+
+@pytest.mark.parametrize(
+    ("page", "lacks"),
+    [
+        ({"r1", "w", "k"}, ()),
+        ({"r2", "w", "k"}, ()),
+        ({"r1", "r2", "w"}, ("k",)),
+        ({"w"}, ("r1 or r2", "k")),
+        (set(), ("r1 or r2", "w", "k")),
+    ],
+)
+def test_what_a_page_lacks_is_named_by_all_of_its_names(
+    page: set[str], lacks: tuple[str, ...]
+) -> None:
+    """B035."""
+    names = MetricNames(running=("r1", "r2"), waiting=("w",), kv_usage=("k",))
+    assert missing(names, page) == lacks
+    # Nobody looks for what has no name, or worries about what some builds lack.
+    assert missing(MetricNames(), page) == ()
+    assert missing(names, page, optional={"r1", "r2", "w", "k"}) == ()
+    assert missing(names, page, optional={"r1"}) == lacks

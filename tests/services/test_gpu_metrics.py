@@ -1,11 +1,14 @@
 """`roost_gpus`: every card once, in one state."""
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from roost.domain.allocation import Allocation, AllocationState, ReplicaName
 from roost.domain.gpu import Gpu, GpuClass, GpuUuid
 from roost.domain.node import Facts, Node, NodeName
+from roost.domain.replica import ReplicaState
 from roost.services.metrics import exposition
+from services.small_fleet import SmallFleet, catalog
 
 
 def gpu(index: int, kind: str = "h100", **more: object) -> Gpu:
@@ -66,3 +69,55 @@ def test_classes_are_apart_and_what_is_not_reported_is_absent() -> None:
     assert (found["h100", "free"], found["l40s", "free"], found["l40s", "allocated"]) == (1, 1, 0)
     assert cards(Node(name=NodeName("a"))) == {}
     assert cards(node()) == {}
+
+
+@pytest.mark.anyio
+async def test_a_card_is_one_in_every_moment_while_one_replica_goes_and_another_comes(
+    fleet: SmallFleet,
+) -> None:
+    """B040: its owner is in no label, so no series comes or goes with it."""
+    agent = await fleet.join("a")
+    inventory, views = fleet.server.inventory, fleet.server.views
+    seen: list[str] = []
+
+    def scrape() -> None:
+        text = exposition(inventory.nodes, views.allocations).decode()
+        series = [line for line in text.splitlines() if line.startswith("roost_gpus{")]
+        assert len(series) == 5, "a series for each state, whoever has the card"
+        (one,) = [line for line in series if not line.endswith(" 0.0")]
+        assert one.endswith(" 1.0"), "one card, in one state"
+        assert 'class="h100",node="a"' in one
+        state = one.partition('state="')[2].partition('"')[0]
+        if seen[-1:] != [state]:
+            seen.append(state)
+
+    async def turn() -> None:
+        scrape()
+        await fleet.steps()
+        scrape()
+        await agent.fetch()
+        agent.obey()
+        scrape()
+        agent.report()
+        scrape()
+        await fleet.turn()
+        scrape()
+
+    scrape()
+    await fleet.apply(catalog())
+    await turn()
+    await turn()
+    await fleet.server.operations.delete_model("coder", who="test")  # type: ignore[arg-type]
+    await fleet.apply(catalog().replace("coder", "next"))
+    # The order to stop is on its way, and then its engine takes long to end.
+    await fleet.steps()
+    scrape()
+    await agent.fetch()
+    agent.become(ReplicaState.DRAINING)
+    agent.report()
+    scrape()
+    agent.becomes = ReplicaState.READY
+    for _ in range(4):
+        await turn()
+    assert fleet.rows() == [("next-0", "ready", "a")]
+    assert seen == ["free", "allocated", "stopping", "allocated"]

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from roost.domain.replica import ReplicaState
+from roost.domain.replica import Load, ReplicaState
 from roost.reconcile.replicas import Wish
 from services.small_fleet import FakeAgent, SmallFleet, catalog
 
@@ -70,6 +70,27 @@ async def test_a_restarted_server_finds_everything_and_moves_nothing(fleet: Smal
     await fleet.rest()
     assert fleet.rows() == before
     assert {r.shards[0].port for r in fleet.server.ledger.replicas.values()} == port
+
+
+async def test_a_replica_that_has_measured_nothing_is_routed_and_shown_with_what_it_lacks(
+    fleet: SmallFleet,
+) -> None:
+    """B036, B035: not measured is no number, in a route and in a row."""
+    agent = await fleet.join("a")
+    await fleet.apply(catalog())
+    await fleet.rest(turns=2)
+    agent.become(ReplicaState.READY, load=None, unmeasured=("vllm:kv_cache_usage_perc",))
+    await fleet.turn()
+    assert len(fleet.routes()) == 1
+    (route,) = fleet.server.routing.snapshot().models[0].routes
+    assert (route.running, route.waiting, route.kv_usage) == (None, None, None)
+    (row,) = fleet.server.views.replicas()
+    assert (row["state"], row["running"], row["kv_usage"]) == ("ready", None, None)
+    assert row["unmeasured"] == ["vllm:kv_cache_usage_perc"]
+    agent.become(ReplicaState.READY, load=Load(running=2, waiting=0), unmeasured=())
+    await fleet.turn()
+    (row,) = fleet.server.views.replicas()
+    assert (row["running"], row["unmeasured"]) == (2, [])
 
 
 async def silence(fleet: SmallFleet, name: str, seconds: int) -> None:

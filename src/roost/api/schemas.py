@@ -162,6 +162,7 @@ class ReplicaRow(BaseModel):
     running: float | None
     waiting: float | None
     kv_usage: float | None
+    unmeasured: list[str]
 
 
 class ReplicaRows(BaseModel):

@@ -20,7 +20,7 @@ def replicas(run: Session) -> None:
     """Every replica: RUNNING and WAITING are requests, KV is how full its cache is.
 
     SINCE is how long it has been in its STATE. `-` was not measured. CAUSE of a failed one begins
-    with when it is started again.
+    with when it is started again; of one that serves it says what its metrics page lacks.
 
     \b
     Example:
@@ -61,6 +61,9 @@ def _row(replica: dict[str, Any]) -> tuple[str | None, ...]:
 def cause(replica: dict[str, Any]) -> str | None:
     """Why it is as it is, and of a failed one when it is tried again, which must not be cut off."""
     why = replica.get("cause") or replica.get("because")
+    if lacks := replica.get("unmeasured"):
+        lacks = f"its metrics page has no {', no '.join(lacks)}"
+        why = f"{lacks}; {why}" if why else lacks
     late_s = seconds_since(replica.get("next_try_at"))
     if late_s is None:
         return why

@@ -106,6 +106,9 @@ class ObservedShard:
     slots: int | None = None
     """Requests at once, as the engine said; `None` until learnt."""
     load: Load | None = None
+    unmeasured: tuple[str, ...] = ()
+    """Series that its metrics page should have and hasn't, `a or b` where it may be called either
+    way."""
     spec: ShardSpec | None = None
     """Set only for an engine that is in no desired state: what it was started with, so that it can
     be adopted."""

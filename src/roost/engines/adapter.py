@@ -43,6 +43,8 @@ class Adapter(Protocol):
     engine: Engine
     downloads: bool
     """It fetches a model of the Hugging Face Hub itself, by its name."""
+    optional_metrics: frozenset[str]
+    """Names of series that some of its builds have and some don't: nobody is to worry."""
     slots_path: str | None
     """Where the engine says how many requests it takes at once."""
 

@@ -20,6 +20,7 @@ class Command:
 
     engine = Engine.COMMAND
     downloads = True
+    optional_metrics: frozenset[str] = frozenset()
     slots_path: str | None = None
 
     def argv(self, spec: ShardSpec, site: Site) -> tuple[str, ...]:

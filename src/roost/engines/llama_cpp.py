@@ -45,6 +45,8 @@ class LlamaCpp:
 
     engine = Engine.LLAMA_CPP
     downloads = False
+    # Newer builds have no KV gauge.
+    optional_metrics: frozenset[str] = frozenset(_METRICS.kv_usage)
     slots_path: str | None = "/props"
 
     def argv(self, spec: ShardSpec, site: Site) -> tuple[str, ...]:
@@ -89,7 +91,7 @@ class LlamaCpp:
         return Health.LOADING if status == 503 else Health.BROKEN
 
     def metrics(self, spec: ShardSpec) -> MetricNames | None:
-        """Newer builds have no KV gauge: not measured then."""
+        """Its own names, if nobody says others."""
         return names_of(spec, _METRICS)
 
     def slots(self, body: bytes) -> int | None:

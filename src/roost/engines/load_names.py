@@ -1,5 +1,6 @@
 """Under which names an engine's load is found: its own, the profile's, or the server's settings."""
 
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Final
 
@@ -30,4 +31,21 @@ def completed(said: MetricNames) -> MetricNames:
         path=said.path,
         waiting=said.waiting or VLLM.waiting,
         kv_usage=said.kv_usage or VLLM.kv_usage,
+    )
+
+
+def missing(
+    names: MetricNames, page: Collection[str], *, optional: Collection[str] = ()
+) -> tuple[str, ...]:
+    """What is looked for and is on no line of a page that has series of the names in `page`.
+
+    One for each number, `a or b` where it may be called either way. Of `optional` names an engine's
+    page may have none.
+    """
+    looked_for = (names.running, names.waiting, names.kv_usage)
+    return tuple(
+        " or ".join(several)
+        for several in looked_for
+        if any(name not in optional for name in several)
+        and not any(name in page for name in several)
     )

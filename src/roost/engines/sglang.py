@@ -48,6 +48,7 @@ class Sglang:
 
     engine = Engine.SGLANG
     downloads = True
+    optional_metrics: frozenset[str] = frozenset()
     slots_path: str | None = None
 
     def argv(self, spec: ShardSpec, site: Site) -> tuple[str, ...]:

@@ -39,6 +39,7 @@ class Vllm:
 
     engine = Engine.VLLM
     downloads = True
+    optional_metrics: frozenset[str] = frozenset()
     slots_path: str | None = None
 
     def argv(self, spec: ShardSpec, site: Site) -> tuple[str, ...]:

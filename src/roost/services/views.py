@@ -136,6 +136,7 @@ class Views:
     def _replica(self, replica: Replica) -> Row:
         lost = replica.wish is Wish.LOST
         load = self._inventory.load(replica)
+        seen = self._inventory.observed(replica)
         return {
             "replica": replica.name,
             "model": replica.model,
@@ -152,6 +153,7 @@ class Views:
             "running": None if load is None else load.running,
             "waiting": None if load is None else load.waiting,
             "kv_usage": None if load is None else load.kv_usage,
+            "unmeasured": [] if seen is None else list(seen.unmeasured),
         }
 
     def _next_try_at(self, replica: Replica) -> str | None:
@@ -194,6 +196,7 @@ class Views:
             "running": None,
             "waiting": None,
             "kv_usage": None,
+            "unmeasured": [],
         }
 
     def _why_waiting(self) -> str | None:

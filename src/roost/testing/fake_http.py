@@ -95,8 +95,13 @@ class FakeEngine:
         """Seconds since it was made."""
         return time.monotonic() - self._born
 
-    def metrics(self) -> str:
-        """Its page `/metrics`."""
+    def metrics(self) -> str | None:
+        """Its page `/metrics`; `None`: it fails to make one."""
+        if self.asked.metrics_file is not None:
+            try:
+                return str(self.asked.metrics_file.read_text())
+            except FileNotFoundError:
+                return None
         return self.dialect.metrics(
             Figures(
                 model=self.asked.alias,
@@ -224,8 +229,10 @@ class FakeEngine:
                 return await _send(writer, 503, b"")
             return await _send(writer, 200, self.dialect.health())
         if path == "/metrics" and not self.asked.no_metrics:
-            page = self.metrics().encode()
-            return await _send(writer, 200, page, kind=self.dialect.metrics_kind)
+            page = self.metrics()
+            if page is None:
+                return await _send(writer, 500, self.dialect.error(500, "no metrics"))
+            return await _send(writer, 200, page.encode(), kind=self.dialect.metrics_kind)
         if path in pages:
             return await _send(writer, 200, encoded(pages[path]))
         return await _send(writer, 404, self.dialect.unknown_path())

@@ -66,6 +66,7 @@ def knobs(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--stderr", action="append", default=[], help="a line written at the end")
     parser.add_argument("--hang-health-after", type=float, help="seconds; requests hang too")
     parser.add_argument("--no-metrics", action="store_true")
+    parser.add_argument("--metrics-file", type=Path, help="is the page; 500 while there is none")
     asked, others = parser.parse_known_args(argv)
     asked.dialect = asked.dialect or _dialect(asked, others)
     if asked.dist_init_addr is not None:

@@ -183,7 +183,8 @@ class FakeShard:
         names = adapter(asked.profile.engine).metrics(asked)
         if engine is None or names is None or engine.hung or engine.asked.no_metrics:
             return None
-        return probe.parse_load(engine.metrics(), names)
+        page = engine.metrics()
+        return None if page is None else probe.parse_load(page, names)
 
     def _health(self, engine: FakeEngine) -> Health:
         if adapter(self.running.profile.engine).health_path(self.running) is None:

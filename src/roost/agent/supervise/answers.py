@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Final
 
 import httpx2
 
@@ -9,6 +10,10 @@ from roost.agent.supervise import probe
 from roost.domain.replica import Load, ShardSpec
 from roost.engines import adapter
 from roost.reconcile.engine_life import Health
+
+FIRST_SERIES_S: Final = 120.0
+"""An engine may show none of its series before it has served something; after so long it is said.
+"""
 
 
 class Answers:
@@ -19,6 +24,11 @@ class Answers:
         self.slots: int | None = None
         self._load: Load | None = None
         self._load_at = 0.0
+        self._waiting_counts = False
+        """The number that waits is looked for."""
+        self._missing: tuple[str, ...] = ()
+        self._missing_since = 0.0
+        self._missing_some = False
         self._http = http
         self._now = now
 
@@ -31,10 +41,18 @@ class Answers:
 
     @property
     def in_flight(self) -> float | None:
-        """Requests that it runs or that wait in it."""
+        """Requests that it runs or that wait in it; of what isn't looked for none wait."""
         if self._load is None or self._load.running is None:
             return None
-        return self._load.running + (self._load.waiting or 0)
+        if not self._waiting_counts:
+            return self._load.running
+        return None if self._load.waiting is None else self._load.running + self._load.waiting
+
+    @property
+    def unmeasured(self) -> tuple[str, ...]:
+        """Series that its metrics page should have and hasn't."""
+        early = not self._missing_some and self._now() - self._missing_since < FIRST_SERIES_S
+        return () if early else self._missing
 
     async def ask_health(self, spec: ShardSpec) -> None:
         """Whether it is ready."""
@@ -42,8 +60,17 @@ class Answers:
 
     async def ask_load(self, spec: ShardSpec) -> None:
         """How busy it is."""
-        self._load = await probe.load(self._http, adapter(spec.profile.engine), spec)
+        engine = adapter(spec.profile.engine)
+        names = engine.metrics(spec)
+        scrape = await probe.scrape(self._http, engine, spec)
+        self._waiting_counts = names is not None and bool(names.waiting)
         self._load_at = self._now()
+        self._load = None if scrape is None else scrape.load
+        if scrape is None:
+            return
+        if scrape.missing != self._missing:
+            self._missing, self._missing_since = scrape.missing, self._load_at
+        self._missing_some = scrape.some
 
     async def ask_slots(self, spec: ShardSpec) -> None:
         """How many requests it takes at once."""
@@ -52,3 +79,4 @@ class Answers:
     def forget_load(self) -> None:
         """The process that it was of is gone."""
         self._load = None
+        self._missing = ()

@@ -3,6 +3,7 @@
 import asyncio
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
 import httpx2
@@ -11,6 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from roost.domain.profile import MetricNames
 from roost.domain.replica import Load, ShardSpec
 from roost.engines.adapter import Adapter
+from roost.engines.load_names import missing
 from roost.reconcile.engine_life import Health
 
 HEALTH_TIMEOUT_S: Final = 5.0
@@ -65,8 +67,20 @@ async def slots(http: httpx2.AsyncClient, adapter: Adapter, spec: ShardSpec) -> 
     return adapter.slots(body) if status == 200 else None
 
 
-async def load(http: httpx2.AsyncClient, adapter: Adapter, spec: ShardSpec) -> Load | None:
-    """How busy it says it is; `None`: not measured."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scrape:
+    """What an engine's metrics page said, or that there is none."""
+
+    load: Load | None
+    """`None`: not measured."""
+    missing: tuple[str, ...]
+    """Series that are looked for and aren't there."""
+    some: bool
+    """Others of those that are looked for are."""
+
+
+async def scrape(http: httpx2.AsyncClient, adapter: Adapter, spec: ShardSpec) -> Scrape | None:
+    """How busy it says it is; `None`: nobody asks it, or it gave no answer."""
     names = adapter.metrics(spec)
     if names is None:
         return None
@@ -75,7 +89,13 @@ async def load(http: httpx2.AsyncClient, adapter: Adapter, spec: ShardSpec) -> L
         status, body = await _get(http, url, spec, within_s=SCRAPE_TIMEOUT_S)
     except httpx2.HTTPError:
         return None
-    return parse_load(body.decode(errors="replace"), names) if status == 200 else None
+    page = body.decode(errors="replace") if status == 200 else ""
+    there = {_name_of(line) for line in page.split("\n")}
+    return Scrape(
+        load=parse_load(page, names),
+        missing=missing(names, there, optional=adapter.optional_metrics),
+        some=not there.isdisjoint({*names.running, *names.waiting, *names.kv_usage}),
+    )
 
 
 def parse_load(page: str, names: MetricNames) -> Load | None:

@@ -64,6 +64,7 @@ class Shard:
         self._answers = Answers(tools.http, tools.now)
         self._told: ObservedShard | None = None
         self._kept: Kept | None = None
+        self._said_unmeasured: set[str] = set()
 
     @property
     def over(self) -> bool:
@@ -187,6 +188,7 @@ class Shard:
             port_taken=self.life.port_taken,
             slots=self._answers.slots,
             load=self._answers.load if serves else None,
+            unmeasured=self._answers.unmeasured if serves else (),
             spec=None if self.known else self.running,
         )
 
@@ -244,6 +246,7 @@ class Shard:
             self._let_go()
         self._keep()
         await self._learn(was)
+        self._say_unmeasured()
         self._tell()
 
     async def _look(self) -> Seen:
@@ -308,6 +311,18 @@ class Shard:
             await answers.ask_slots(self.running)
             if answers.load is None:
                 await answers.ask_load(self._asked)
+
+    def _say_unmeasured(self) -> None:
+        """Once for each series, however often it is looked for."""
+        new = [one for one in self._answers.unmeasured if one not in self._said_unmeasured]
+        if new:
+            self._said_unmeasured.update(new)
+            log.warning(
+                "load.not_measured",
+                replica=self.spec.replica,
+                placement=self.spec.placement,
+                missing=new,
+            )
 
     def _perform(self, action: engine_life.Action) -> None:
         match action:
