@@ -1,4 +1,7 @@
-"""What reaches the engine and what reaches the client: the same bytes, but for the model's name."""
+"""What reaches the engine and what reaches the client: the same bytes, but for the model's name.
+
+B043: an engine's refusal is passed on as it is. B051: a model without a replica is not unknown.
+"""
 
 # ruff: noqa: SIM117 - a client inside a gateway inside an engine reads better nested
 import json

@@ -1,8 +1,14 @@
-"""Admission: a bounded queue before what the replicas can take, and no slot is ever lost (B053, B055, B056)."""
+"""Admission: a bounded queue before what the replicas can take, and no slot is ever lost.
+
+B053, B055, B056; B058: who is turned away is told when to come again; B059: first come, first served,
+whatever priority a client gives itself. Keys carry none, so nobody can starve.
+"""
 
 # ruff: noqa: SIM117 - a client inside a gateway inside an engine reads better nested
 import asyncio
 from pathlib import Path
+
+import pytest
 
 from gateway.twins import (
     STREAM_HEAD,
@@ -31,6 +37,7 @@ from gateway.twins import (
 )
 from roost.formats.routing import RoutedModel
 from roost.gateway.limits import Limits
+from roost.gateway.refusals import Refusal, unavailable
 from roost.gateway.service import Gateway
 
 
@@ -76,14 +83,27 @@ async def test_who_came_first_is_served_first(tmp_path: Path) -> None:
     ):
         waiting = []
         for number in range(6):
-            body = chat(messages=[{"content": str(number)}])
-            waiting.append(asyncio.ensure_future(ask(it, request(body))))
+            # vLLM reads `priority`, the lowest first; the gateway passes it on and has none.
+            body = chat(messages=[{"content": str(number)}], priority=-number)
+            raw = request(body, headers=[f"X-Priority: {number}"])
+            waiting.append(asyncio.ensure_future(ask(it, raw)))
             await until(lambda: len(one.received) + depth(it) == len(waiting))
         for _ in waiting:
             gate.let_go.release()
         await asyncio.gather(*waiting)
         order = [received.json["messages"][0]["content"] for received in one.received]
         assert order == [str(number) for number in range(6)]
+        assert [received.json["priority"] for received in one.received] == [
+            -number for number in range(6)
+        ]
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_who_is_turned_away_is_always_told_when_to_come_again(status: int) -> None:
+    with pytest.raises(ValueError, match="without a time"):
+        Refusal(status=status, code="busy", message="no")
+    for seconds, told in ((0.0, 1), (0.2, 1), (11.2, 12), (30, 30)):
+        assert unavailable("no", code="busy", retry_after=seconds).retry_after == told
 
 
 @in_loop

@@ -18,6 +18,10 @@ class Refusal:
     retry_after: int | None = None
     allow: str | None = None
 
+    def __post_init__(self) -> None:
+        if self.status in (429, 503) and self.retry_after is None:
+            raise ValueError(f"{self.status} {self.code} without a time to come again")
+
     def body(self) -> bytes:
         """The JSON."""
         return msgspec.json.encode(
