@@ -120,8 +120,8 @@ class Unreachable(Unavailable):
 class Lost(Unreachable):
     """The connection broke in the middle; `committing`: of a commit, which may have been made."""
 
-    def __init__(self, message: str, *, committing: bool = False) -> None:
-        super().__init__(message)
+    def __init__(self, message: str, *, committing: bool = False, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
         self.committing = committing
 
 

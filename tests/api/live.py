@@ -9,7 +9,7 @@ import ssl
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -40,9 +40,17 @@ def wait_for(what: Callable[[], T | None], *, limit_s: float = 60) -> T:
 class Live:
     """Started at once; `url` is known when it listens."""
 
-    def __init__(self, directory: Path, *words: str) -> None:
+    url: str
+
+    def __init__(
+        self,
+        directory: Path,
+        *words: str,
+        wait: bool = True,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self.directory = directory
-        environment = {k: v for k, v in os.environ.items() if not k.startswith("ROOST_")}
+        clean = {k: v for k, v in os.environ.items() if not k.startswith("ROOST_")}
         self.log = directory.parent / f"{directory.name}.log"
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
@@ -52,9 +60,14 @@ class Live:
                 ],
                 stdout=subprocess.PIPE,
                 stderr=log,
-                env=environment,
+                env={**clean, **(environment or {})},
                 text=True,
             )
+        if wait:
+            self.await_url()
+
+    def await_url(self) -> None:
+        """Until it listens."""
         line = self._line()
         found = re.search(r"roost server at (\S+),", line)
         assert found, f"{line!r}\n{self.log.read_text()}"

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shlex
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -135,7 +136,10 @@ class PostgreSql(Database):
                 await connection.close()
 
     def _not_reached(self, error: DBAPIError) -> RoostError:
-        return Lost(f"{self.name} cannot be reached: {self._said(error)}")
+        return Lost(
+            f"{self.name} cannot be reached: {self._said(error)}",
+            hint=f"does it answer this machine? psql {shlex.quote(self.name)}",
+        )
 
     def _translated(self, error: DBAPIError, *, committing: bool) -> RoostError:
         state = getattr(error.orig, "sqlstate", None)
