@@ -31,11 +31,6 @@ class Endpoint:
         return route.replica, route.placement, route.host, route.port, route.key
 
     @property
-    def has_room(self) -> bool:
-        """Whether it takes one more; a replica whose slots are not known always does."""
-        return self.route.slots is None or self.in_flight < self.route.slots
-
-    @property
     def load(self) -> int:
         """Requests in flight on the replica, as far as is known."""
         return self.in_flight
@@ -91,12 +86,6 @@ class SharedEndpoint(Endpoint):
         super().__init__(route, limits)
         self._share = share
         self._column = column
-
-    @property
-    def has_room(self) -> bool:
-        """Whether it takes one more; only `claim` can tell for certain."""
-        slots = self.route.slots
-        return slots is None or self._share.load(self._column) < slots
 
     @property
     def load(self) -> int:

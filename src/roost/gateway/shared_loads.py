@@ -99,14 +99,16 @@ class Share:
 
     def claim(self, column: int, slots: int | None) -> bool:
         """One more in flight on a replica, unless all of its slots are taken; `None`: no limit."""
-        at = column * self._rows
-        if slots is None:
+        at, rows = column * self._rows, self._rows
+        # Far from full nobody has to be kept out: others would have to take half of all slots
+        # between this look and the next line.
+        if slots is None or 2 * (sum(self._in_flight[at : at + rows]) + rows) < slots:
             self._in_flight[at + self._row] += 1
             return True
         fd = self._board.fd
         if not _lock(fd, column):
             return False
-        room = sum(self._in_flight[at : at + self._rows]) < slots
+        room = sum(self._in_flight[at : at + rows]) < slots
         if room:
             self._in_flight[at + self._row] += 1
         lockf(fd, LOCK_UN, 1, column)

@@ -77,22 +77,26 @@ class Model:
         A session goes to the same replica as long as that has room: its cache holds what was said.
         """
         now = self._clock()
-        endpoints = [
-            e for e in self.endpoints if e.has_room and e is not but and e.health.takes(now)
-        ]
+        endpoints, loads = [], []
+        for endpoint in self.endpoints:
+            if endpoint is not but and endpoint.health.takes(now):
+                load, slots = endpoint.load, endpoint.route.slots
+                if slots is None or load < slots:
+                    endpoints.append(endpoint)
+                    loads.append(load)
         while endpoints:
             if len(endpoints) == 1:
-                endpoint = endpoints[0]
+                chosen = 0
             elif session is not None:
-                endpoint = endpoints[first_for(session, [e.route.replica for e in endpoints])]
+                chosen = first_for(session, [e.route.replica for e in endpoints])
             else:
-                loads = [e.load for e in endpoints]
-                endpoint = endpoints[less_loaded_of_two(loads, self._rng)]
+                chosen = less_loaded_of_two(loads, self._rng)
+            endpoint = endpoints[chosen]
             if endpoint.claim():
                 endpoint.health = endpoint.health.sent()
                 return endpoint
             # Another worker was quicker.
-            endpoints.remove(endpoint)
+            del endpoints[chosen], loads[chosen]
         return None
 
     def give_back(self, endpoint: Endpoint) -> None:

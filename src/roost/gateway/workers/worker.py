@@ -9,6 +9,7 @@ import os
 import random
 import signal
 import socket
+import stat
 import sys
 from pathlib import Path
 from typing import Final
@@ -55,7 +56,7 @@ class Worker:
         self._writer = writer
         self._loop = asyncio.get_running_loop()
         share = Share(Board(begin.board_fd, begin.rows), begin.row, tuple(begin.waker_fds))
-        self._log = Log(STDERR, block=_PIPE_BUF)
+        self._log = _log()
         self._serving = Serving(
             limits=begin.limits,
             log=self._log,
@@ -162,6 +163,12 @@ class Worker:
             self._writer.write(frame(message))
 
 
+def _log() -> Log:
+    # A write to a file is whole however long it is; one to a pipe may be mixed with the others'.
+    is_file = stat.S_ISREG(os.fstat(STDERR).st_mode)
+    return Log(STDERR, block=None if is_file else _PIPE_BUF)
+
+
 async def _run(fd: int) -> None:
     # Until it is told what to be, a signal just ends it: nothing is in flight.
     reader, writer = await asyncio.open_connection(sock=socket.socket(fileno=fd))
@@ -192,7 +199,7 @@ def main() -> None:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_run(int(sys.argv[1])))
     except RoostError as error:
-        log = Log(STDERR, block=_PIPE_BUF)
+        log = _log()
         log.say("gateway.worker_failed", worker=os.getpid(), cause=error.message, hint=error.hint)
         log.close()
         sys.exit(error.exit_code)
