@@ -141,6 +141,10 @@ class Cluster:
         """Of a database of it."""
         return f"postgresql://{user}@/{database}?host={self.folder}"
 
+    def named(self, url: str) -> str:
+        """The name of the database of that URL."""
+        return url.partition("@/")[2].partition("?")[0]
+
     def create(self) -> str:
         """A new, empty database; its URL."""
         self.databases += 1
@@ -181,8 +185,7 @@ class Proxy:
         proxy = cls(str(cluster.socket))
         server = await asyncio.start_server(proxy.accept, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
-        name = url.partition("@/")[2].partition("?")[0]
-        proxy.url = f"postgresql://roost@127.0.0.1:{port}/{name}?sslmode=disable"
+        proxy.url = f"postgresql://roost@127.0.0.1:{port}/{cluster.named(url)}?sslmode=disable"
         try:
             yield proxy
         finally:

@@ -25,10 +25,6 @@ async def refused(url: str) -> Unusable:
     return caught.value
 
 
-def database_of(url: str) -> str:
-    return url.partition("@/")[2].partition("?")[0]
-
-
 async def test_an_empty_database_and_one_of_roosts_are_good(cluster: Cluster) -> None:
     database = PostgreSql(cluster.create())
     await check(database)
@@ -44,19 +40,19 @@ async def test_an_empty_database_and_one_of_roosts_are_good(cluster: Cluster) ->
 async def test_tables_of_another_program_are_named_and_left_alone(cluster: Cluster) -> None:
     url = cluster.create()
     for name in ("users", "nodes", "a b", "z"):
-        cluster.do(f'CREATE TABLE "{name}" (x int)', database=database_of(url))
+        cluster.do(f'CREATE TABLE "{name}" (x int)', database=cluster.named(url))
     said = await refused(url)
     assert "tables of another program: a b, nodes, users and 1 more" in said.message
     # Another program that uses Alembic too.
     url = cluster.create()
-    cluster.do("CREATE TABLE alembic_version (version_num text)", database=database_of(url))
+    cluster.do("CREATE TABLE alembic_version (version_num text)", database=cluster.named(url))
     assert "tables of another program: alembic_version" in (await refused(url)).message
 
 
 async def test_what_an_extension_brings_is_nobodys(cluster: Cluster) -> None:
     url = cluster.create()
     try:
-        cluster.do("CREATE EXTENSION pg_stat_statements", database=database_of(url))
+        cluster.do("CREATE EXTENSION pg_stat_statements", database=cluster.named(url))
     except psycopg.errors.FeatureNotSupported:
         pytest.skip("no extension that makes a table is installed")
     database = PostgreSql(url)
@@ -66,7 +62,7 @@ async def test_what_an_extension_brings_is_nobodys(cluster: Cluster) -> None:
 
 async def test_a_schema_of_its_own_is_all_it_looks_at(cluster: Cluster) -> None:
     url = cluster.create()
-    name = database_of(url)
+    name = cluster.named(url)
     cluster.do("CREATE TABLE users (x int)", database=name)
     cluster.do("CREATE SCHEMA roost", database=name)  # the user's own comes first in the path
     database = PostgreSql(url)
@@ -79,7 +75,7 @@ async def test_a_schema_of_its_own_is_all_it_looks_at(cluster: Cluster) -> None:
 
 async def test_a_user_who_may_not_make_tables_is_told_who_may_let_it(cluster: Cluster) -> None:
     url = cluster.create()
-    name = database_of(url)
+    name = cluster.named(url)
     cluster.do(f"CREATE ROLE guest_{name} LOGIN")
     cluster.do("REVOKE CREATE ON SCHEMA public FROM PUBLIC", database=name)
     said = await refused(cluster.url(name, user=f"guest_{name}"))
@@ -92,7 +88,7 @@ async def test_a_user_who_may_not_make_tables_is_told_who_may_let_it(cluster: Cl
 
 async def test_tables_that_belong_to_another_user_are_said(cluster: Cluster) -> None:
     url = cluster.create()
-    name = database_of(url)
+    name = cluster.named(url)
     database = PostgreSql(url)
     await migrate(database)
     await database.close()
@@ -105,7 +101,7 @@ async def test_tables_that_belong_to_another_user_are_said(cluster: Cluster) -> 
 
 async def test_no_schema_to_make_tables_in_is_said(cluster: Cluster) -> None:
     url = cluster.create()
-    cluster.do("DROP SCHEMA public", database=database_of(url))
+    cluster.do("DROP SCHEMA public", database=cluster.named(url))
     assert "no schema in which user roost could make tables" in (await refused(url)).message
 
 
@@ -118,7 +114,7 @@ async def test_another_encoding_is_said(cluster: Cluster) -> None:
 
 async def test_a_database_that_takes_no_writes_is_said(cluster: Cluster) -> None:
     url = cluster.create()
-    name = database_of(url)
+    name = cluster.named(url)
     cluster.do(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
     assert "is read-only: nothing can be written" in (await refused(url)).message
 
