@@ -203,3 +203,50 @@ def test_the_cause_is_the_telling_line(log: str, cause: str, port_taken: bool) -
     of = group(Engine.SGLANG, rank=0, tensor=16, pipeline=1)
     ended = SGLANG.ended(Exit(status=1, log=log), of)
     assert (ended.cause, ended.port_taken) == (f"exit status 1: {cause}", port_taken)
+
+
+FAILED = "[2026-10-11 12:00:01] Received sigquit from a child process. It usually means the child failed.\n"
+CRASHED = (
+    "[2026-10-11 12:00:00] Subprocess scheduler_0 (pid=7391) crashed with exit code -11. Triggering "
+    "SIGQUIT for cleanup...\n"
+    "[2026-10-11 12:00:00] SIGQUIT received. signum=None, frame=None. It usually means one child failed.\n"
+)
+PEER = "[2026-10-11 12:00:00 TP9] RuntimeError: NCCL error: remote process exited or there was a network error\n"
+
+
+@pytest.mark.parametrize(
+    ("log", "cause"),
+    [
+        (
+            f"[2026-10-11 12:00:00 TP0] AssertionError: fp8 is not supported\n{FAILED}",
+            "ended itself by SIGKILL: AssertionError: fp8 is not supported",
+        ),
+        (
+            CRASHED,
+            "ended itself by SIGKILL: its process scheduler_0: killed by SIGSEGV: it crashed",
+        ),
+        (
+            PEER + FAILED,
+            (
+                "ended itself by SIGKILL: lost another rank of its replica: that one's process "
+                "ended, or the network between them broke"
+            ),
+        ),
+        (
+            f"{PEER}RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB\n{FAILED}",
+            (
+                "ended itself by SIGKILL: out of GPU memory: CUDA out of memory. Tried to allocate "
+                "2.00 GiB"
+            ),
+        ),
+        (FAILED, f"ended itself by SIGKILL: {FAILED[22:].strip()}"),
+        # Somebody else did it, whatever it had complained of before.
+        (
+            "[2026-10-11 12:00:00 TP0] AssertionError: in a request\n",
+            "killed by SIGKILL: somebody ended it, or the kernel did for want of memory",
+        ),
+    ],
+)
+def test_it_kills_itself_when_a_scheduler_fails_and_its_log_says_why(log: str, cause: str) -> None:
+    of = group(Engine.SGLANG, rank=0, tensor=16, pipeline=1)
+    assert SGLANG.ended(Exit(status=-9, log=log), of).cause == cause

@@ -40,6 +40,18 @@ LOST = (
 )
 
 
+# One of the workers of a single node was killed, and a request came.
+WORKER_DIED = (
+    "(EngineCore pid=29193) ERROR 12-07 12:15:37 [multiproc_executor.py:315] Worker proc VllmWorker-1 "
+    "died unexpectedly (exit code: None), shutting down executor.\n"
+    "(EngineCore pid=29193) ERROR 12-07 12:15:40 [core.py:1512] RuntimeError: Executor failed.\n"
+    "(APIServer pid=29162) ERROR 12-07 12:15:40 [async_llm.py:906] vllm.v1.engine.exceptions."
+    "EngineDeadError: EngineCore encountered an issue. See stack trace (above) for the root cause.\n"
+    "RuntimeError: Executor failed.\n"
+)
+DIED = "its process VllmWorker-1 died, and nothing says why"
+
+
 def line(of: ShardSpec) -> str:
     return " ".join(VLLM.argv(of, SITE))
 
@@ -394,6 +406,22 @@ def test_an_older_versions_kv_gauge_is_read_too_and_several_engines_are_summed()
             "exit status 1: IndexError: its own",
             False,
         ),
+        # Rank 1 of two, as rank 0's machine went while it worked.
+        (
+            1,
+            (
+                "[rank1]:[W1207 12:00:00.4 TCPStore.cpp:125] [c10d] recvValue failed on SocketImpl("
+                "fd=99, addr=[::ffff:10.0.0.2]:38760, remote=[::ffff:10.0.0.1]:42643): Failed to recv, "
+                "got 0 bytes. Connection was likely closed. Did the remote server shutdown or crash?\n"
+                "torch.distributed.DistNetworkError: Failed to recv, got 0 bytes. Connection was "
+                "likely closed. Did the remote server shutdown or crash?\n"
+            ),
+            f"exit status 1: {LOST}",
+            False,
+        ),
+        # Whoever is spoken of first went first.
+        (1, WORKER_DIED + RANK_LOST, f"exit status 1: {DIED}", False),
+        (1, RANK_LOST + WORKER_DIED, f"exit status 1: {LOST}", False),
         (-9, "RuntimeError: CUDA out of memory.\n", "killed by SIGKILL: ", False),
     ],
 )
@@ -405,3 +433,31 @@ def test_the_cause_is_the_telling_line_not_the_last(
     )
     assert ended.cause == cause or (cause.endswith(": ") and ended.cause.startswith(cause))
     assert ended.port_taken is port_taken
+
+
+@pytest.mark.parametrize(
+    ("log", "cause"),
+    [
+        (WORKER_DIED, DIED),
+        (
+            WORKER_DIED.replace("exit code: None", "exit code: -9"),
+            (
+                "its process VllmWorker-1: killed by SIGKILL: somebody ended it, or the kernel did "
+                "for want of memory"
+            ),
+        ),
+        (
+            RANK_LOST,
+            (
+                "lost one of its own processes: that one's process ended, or the network between "
+                "them broke"
+            ),
+        ),
+        (f"ValueError: its own\n{WORKER_DIED}", "ValueError: its own"),
+    ],
+)
+def test_an_engine_on_one_node_has_lost_no_rank_but_a_process_of_its_own(
+    log: str, cause: str
+) -> None:
+    ended = VLLM.ended(Exit(status=0, log=log), spec(Engine.VLLM, cards=2))
+    assert ended.cause == f"ended by itself with exit status 0: {cause}"

@@ -33,18 +33,30 @@ class Rule:
     """It means that only with this exit status; `None`: with each."""
 
 
-def ended_by(exit_: Exit, rules: Iterable[Rule], *, key: str, clean: Callable[[str], str]) -> Ended:
+def ended_by(
+    exit_: Exit,
+    rules: Iterable[Rule],
+    *,
+    key: str,
+    clean: Callable[[str], str],
+    ends_itself: re.Pattern[str] | None = None,
+) -> Ended:
     """By the first rule that bites; else by the signal; else by the last line that isn't empty.
 
     An engine that a signal ended has old warnings in its log, which say nothing of its end; one
-    that aborted may have said why. The engine's `key` is in no cause; `clean` takes its own prefix
-    (time, level) off a line.
+    that aborted may have said why, and so may one that writes `ends_itself` and kills itself. The
+    engine's `key` is in no cause; `clean` takes its own prefix (time, level) off a line.
     """
     status = exit_.status
-    how = describe_status(status)
     log = exit_.log.replace(key, "***") if key else exit_.log
     lines = [printable(clean(line)).strip() for line in log.splitlines()]
-    if status is None or status >= 0 or status == -signal.SIGABRT:
+    itself = (
+        status == -signal.SIGKILL
+        and ends_itself is not None
+        and any(ends_itself.search(line) for line in lines)
+    )
+    how = "ended itself by SIGKILL" if itself else describe_status(status)
+    if itself or status is None or status >= 0 or status == -signal.SIGABRT:
         for rule in rules:
             if rule.status is not None and rule.status != status:
                 continue
@@ -53,7 +65,7 @@ def ended_by(exit_: Exit, rules: Iterable[Rule], *, key: str, clean: Callable[[s
                     said = shortened(rule.sentence(found))
                     how = "exit status 0" if rule.status == 0 else how
                     return Ended(cause=f"{how}: {said}", port_taken=rule.port_taken)
-    if status is not None and status < 0:
+    if status is not None and status < 0 and not itself:
         return Ended(cause=how)
     last = next((line for line in reversed(lines) if line), None)
     if last is None:

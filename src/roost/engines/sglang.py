@@ -16,7 +16,7 @@ from roost.engines.load_names import names_of
 from roost.engines.torch_logs import (
     LOST,
     OUT_OF_MEMORY,
-    RANK_LOST,
+    another_gone,
     damaged,
     meeting_failed,
     no_such_flag,
@@ -41,6 +41,10 @@ others can read."""
 
 # `[2026-10-11 12:34:56 TP0] ` and what of it there is.
 _PREFIX: Final = re.compile(r"^\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[^\]]*\] ")
+
+
+# Its schedulers send it SIGQUIT when they fail, and then it kills all of its processes and itself.
+_ENDS_ITSELF: Final = re.compile(r"Received sigquit from a child process|SIGQUIT received\.")
 
 
 class Sglang:
@@ -97,7 +101,13 @@ class Sglang:
 
     def ended(self, exit_: Exit, spec: ShardSpec) -> Ended:
         """By the rules below."""
-        return ended_by(exit_, _rules(spec), key=spec.key, clean=lambda line: _PREFIX.sub("", line))
+        return ended_by(
+            exit_,
+            _rules(spec),
+            key=spec.key,
+            clean=lambda line: _PREFIX.sub("", line),
+            ends_itself=_ENDS_ITSELF,
+        )
 
 
 def _group(spec: ShardSpec) -> list[str]:
@@ -147,5 +157,9 @@ def _rules(spec: ShardSpec) -> tuple[Rule, ...]:
             ),
             sentence=lambda m: m[1],
         ),
-        RANK_LOST,
+        Rule(
+            pattern=re.compile(rf"^(?!.*(?:{LOST}))((?:\w+\.)*\w+(?:Error|Exception): .+)"),
+            sentence=lambda m: m[1],
+        ),
+        another_gone(spec),
     )

@@ -4,7 +4,7 @@ import re
 from typing import Final
 
 from roost.domain.replica import ShardSpec
-from roost.engines.exits import Rule
+from roost.engines.exits import Rule, describe_status
 
 OUT_OF_MEMORY: Final = Rule(
     # torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a …
@@ -17,15 +17,33 @@ LOST: Final = (
     r"/gloo/\S+ Connection (?:closed|reset) by peer"
     # https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/api/types.html
     r"|ncclRemoteError: |remote process exited or there was a network error"
+    # [rank1]:[W811 …] [c10d] recvValue failed on SocketImpl(fd=9, …): Failed to recv, got 0 bytes.
+    # Connection was likely closed. Did the remote server shutdown or crash?
+    r"|[Ff]ailed to recv, got 0 bytes"
+    r"|(?:recv|send)\w+ failed on SocketImpl\(.*\): (?:Connection reset by peer|Broken pipe)"
 )
 """What a rank writes that is well itself; to be looked for when nothing else tells."""
-RANK_LOST: Final = Rule(
-    pattern=re.compile(LOST),
-    sentence=lambda _: (
-        "lost another rank of its replica: that one's process ended, or the network between them "
-        "broke"
-    ),
+
+_CHILD: Final = (
+    # vLLM: Worker proc VllmWorker-1 died unexpectedly (exit code: None), shutting down executor.
+    r"(?:Worker proc|Subprocess) (?P<child>\S+) (?:died unexpectedly|\(pid=\d+\) crashed)"
+    # SGLang: Subprocess scheduler_0 (pid=7391) crashed with exit code -11. Triggering SIGQUIT …
+    r"(?:.*exit code:? (?P<code>-?\d+))?"
 )
+
+
+def another_gone(spec: ShardSpec) -> Rule:
+    """A process of its own or another rank, whichever is spoken of first; nothing says why."""
+
+    def sentence(found: re.Match[str]) -> str:
+        if (child := found["child"]) is None:
+            lost = "another rank of its replica" if spec.peers else "one of its own processes"
+            return f"lost {lost}: that one's process ended, or the network between them broke"
+        if (code := found["code"]) is None:
+            return f"its process {child} died, and nothing says why"
+        return f"its process {child}: {describe_status(int(code))}"
+
+    return Rule(pattern=re.compile(rf"{LOST}|{_CHILD}"), sentence=sentence)
 
 
 def damaged(model: str) -> Rule:

@@ -16,7 +16,7 @@ from roost.engines.load_names import VLLM, names_of
 from roost.engines.torch_logs import (
     LOST,
     OUT_OF_MEMORY,
-    RANK_LOST,
+    another_gone,
     damaged,
     meeting_failed,
     no_such_flag,
@@ -31,7 +31,10 @@ _PREFIX: Final = re.compile(
 )
 
 # A line that doesn't say what follows when another of its processes, or another rank, has failed.
-_ROOT: Final = rf"^(?!.*(?:{LOST}|: (?:Engine ?[Cc]ore |Worker failed with error |WorkerProc )))"
+_ROOT: Final = (
+    rf"^(?!.*(?:{LOST}|"
+    r": (?:Engine ?[Cc]ore |Executor failed|Worker failed with error |WorkerProc )))"
+)
 
 
 class Vllm:
@@ -186,5 +189,5 @@ def _rules(spec: ShardSpec) -> tuple[Rule, ...]:
             pattern=re.compile(rf"{_ROOT}((?:\w+\.)*\w+(?:Error|Exception): .+)"),
             sentence=lambda m: m[1],
         ),
-        RANK_LOST,
+        another_gone(spec),
     )
