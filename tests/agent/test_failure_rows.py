@@ -23,7 +23,7 @@ from agent.bad_models import bad_model
 from agent.conftest import Story
 from agent.node import QUICK, Node, shard
 from agent.wire_server import WireServer
-from roost.domain.replica import ReplicaState
+from roost.domain.replica import ObservedShard, ReplicaState
 
 Tell = Callable[[Story], None]
 
@@ -101,7 +101,7 @@ FAILED_STARTS = {
         host=NOBODYS,
         cause=f"cannot listen on {NOBODYS}: no address of this machine (roost agent --host)",
     ),
-    # What comes last on a command line counts. As if somebody had taken the port between the
+    # B030. What comes last on a command line counts: as if somebody had taken the port between the
     # agent's look at it and the engine's.
     "port taken": Row(
         args=(*QUICK, "--port", "{port}"),
@@ -123,7 +123,7 @@ def test_a_start_that_fails_is_told_with_its_cause_and_tried_again(
             args = tuple(arg.format(port=port) for arg in row.args)
             await node.start("--join", "token-1", *limited)
             await server.want(replace(shard(source=model, args=args), host=row.host))
-            seen = await server.told(lambda s: s.due is not None)
+            seen = await first_failure(server)
         # A taken port is no failure: the server gives it another one.
         state = ReplicaState.PLACED if row.port_taken else ReplicaState.FAILED
         assert (seen.state, seen.port_taken) == (state, row.port_taken)
@@ -132,7 +132,6 @@ def test_a_start_that_fails_is_told_with_its_cause_and_tried_again(
         assert seen.pid is None
         assert seen.due is not None
         assert seen.due > seen.since
-        assert node.engines() == []
 
     tell(story)
 
@@ -157,7 +156,7 @@ def test_a_signal_from_outside_is_told_and_the_engine_comes_back(
         ready = await server.state("p1", ReplicaState.READY)
         assert ready.pid is not None
         os.kill(ready.pid, number)
-        failed = await server.told(lambda s: s.due is not None)
+        failed = await first_failure(server)
         assert (failed.state, failed.cause, failed.pid) == (ReplicaState.FAILED, cause, None)
         back = await server.told(lambda s: s.restarts == 1 and s.state == ReplicaState.READY)
         assert back.cause == cause
@@ -188,10 +187,17 @@ def test_a_signal_from_outside_while_it_loads_is_told_too(
         loading = await server.state("p1", ReplicaState.LOADING)
         assert loading.pid is not None
         os.kill(loading.pid, number)
-        failed = await server.told(lambda s: s.due is not None)
+        failed = await first_failure(server)
         assert (failed.state, failed.cause, failed.pid) == (ReplicaState.FAILED, cause, None)
 
     tell(story)
+
+
+async def first_failure(server: WireServer) -> ObservedShard:
+    """As it was reported; it may be over by now."""
+    return await server.until(
+        lambda: next((s for r in server.reports for s in r.shards if s.due is not None), None)
+    )
 
 
 def limited_to(address_space_kb: int, folder: Path) -> tuple[str, ...]:
