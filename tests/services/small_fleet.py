@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from roost.domain.fabric import FabricAttachment, FabricName, HcaName
 from roost.domain.gpu import Gpu, GpuClass, GpuUuid
 from roost.domain.node import Facts, Filesystem, NodeName
 from roost.domain.replica import Desired, Load, ObservedShard, ReplicaState, ShardSpec
@@ -48,6 +49,7 @@ def facts(name: str, gpus: int = 1) -> Facts:
             Gpu(index=i, gpu_class=GpuClass("h100"), uuid=GpuUuid(f"{name}-{i}"))
             for i in range(gpus)
         ),
+        fabrics=(FabricAttachment(name=FabricName("ib0"), hcas=(HcaName("mlx5_0"),)),),
         storage=(Filesystem(filesystem="/dev/a", mounts=("/",), free_bytes=100 * GB),),
     )
 
@@ -94,16 +96,17 @@ class FakeAgent:
             return
         for spec in self.desired.run:
             known = self.engines.get(spec.placement)
-            if known is None or known.port != spec.port:
+            if known is None or _is_to_start(known, spec):
                 self.specs[spec.placement] = spec
                 self.engines[spec.placement] = ObservedShard(
                     placement=spec.placement,
                     rank=spec.rank,
                     replica=spec.replica,
-                    state=self.becomes,
+                    state=ReplicaState.PLACED if spec.hold else self.becomes,
                     since=self.fleet.clock.time(),
-                    pid=100,
+                    pid=None if spec.hold else 100,
                     port=spec.port,
+                    generation=spec.generation,
                     load=Load(running=0, waiting=0),
                 )
         for placement in self.desired.stop:
@@ -141,6 +144,12 @@ class FakeAgent:
         await self.fetch()
         self.obey()
         self.report()
+
+
+def _is_to_start(known: ObservedShard, spec: ShardSpec) -> bool:
+    """At once: the engines of a table take no time to end."""
+    waits = known.state is ReplicaState.PLACED and not spec.hold
+    return (known.port, known.generation) != (spec.port, spec.generation) or waits
 
 
 @dataclass
