@@ -9,6 +9,8 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from prometheus_client.parser import text_string_to_metric_families
+
 from gateway.twins import Client, until
 
 
@@ -62,3 +64,35 @@ async def running(directory: Path, *more: str) -> AsyncIterator[Process]:
         if process.returncode is None:
             process.kill()
         await process.wait()
+
+
+def started(it: Process) -> list[int]:
+    return [int(str(e["worker"])) for e in it.events() if e["event"] == "gateway.worker_started"]
+
+
+def ended(it: Process) -> list[int]:
+    return [int(str(e["worker"])) for e in it.events() if e["event"] == "gateway.worker_ended"]
+
+
+async def metrics(it: Process) -> str:
+    reader, writer = await asyncio.open_connection("127.0.0.1", it.metrics_port)
+    writer.write(b"GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n")
+    page = (await reader.read(-1)).decode()
+    writer.close()
+    return page
+
+
+def metric(page: str, name: str, **labels: str) -> float:
+    """The sum of the samples of that name with these labels."""
+    return sum(
+        sample.value
+        for family in text_string_to_metric_families(page.partition("\r\n\r\n")[2])
+        for sample in family.samples
+        if sample.name == name and labels.items() <= sample.labels.items()
+    )
+
+
+async def until_metric(it: Process, name: str, value: float, **labels: str) -> None:
+    async with asyncio.timeout(30):
+        while metric(await metrics(it), name, **labels) != value:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
