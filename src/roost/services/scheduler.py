@@ -15,9 +15,10 @@ from roost.domain.replica import PlacementId
 from roost.errors import RoostError, Unavailable
 from roost.garbage import uncollected
 from roost.reconcile.actions import Place
+from roost.reconcile.board import Decided, Plan
 from roost.reconcile.groups import restart_due
 from roost.reconcile.replicas import Replica, Wish
-from roost.reconcile.schedule import Decided, Plan, decided, step
+from roost.reconcile.schedule import decided, step
 from roost.reconcile.world import World
 from roost.services.clock import Clock
 from roost.services.inventory import Inventory

@@ -11,8 +11,8 @@ import structlog
 from roost.domain.profile import Engine, MetricNames
 from roost.errors import Unavailable, Unusable
 from roost.files import Lock
+from roost.reconcile.board import Plan
 from roost.reconcile.nodes import LeaseRules
-from roost.reconcile.schedule import Plan
 from roost.services.clock import Clock, SystemClock
 from roost.services.desired import DesiredState
 from roost.services.inventory import LEASES, Inventory

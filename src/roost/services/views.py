@@ -14,8 +14,9 @@ from roost.domain.replica import ReplicaState
 from roost.errors import NotFound
 from roost.formats.decision import decision_to_json
 from roost.formats.fleet import allocation_to_json, node_to_json
+from roost.reconcile.board import Decided
 from roost.reconcile.replicas import Replica, Shard, Wish
-from roost.reconcile.schedule import Decided, fleet_of
+from roost.reconcile.schedule import fleet_of
 from roost.services.inventory import Inventory
 from roost.services.ledger import Ledger
 from roost.services.operations import Operations
