@@ -193,7 +193,7 @@ async def disturb(it: Process, engines: Engines, seconds: float, rng: random.Ran
     return done
 
 
-async def soak(directory: Path, seconds: float, tell: Callable[[str], None]) -> None:
+async def soak(directory: Path, seconds: float, tell: Callable[[object], None]) -> None:
     rng = random.Random(seconds)
     async with serving(directory, snapshot(RoutedModel(name="qwen"))) as server:
         engines = Engines(directory, server)
@@ -240,7 +240,7 @@ async def soak(directory: Path, seconds: float, tell: Callable[[str], None]) -> 
     ],
 )
 def test_every_request_ends_in_an_answer_or_an_explicit_error(
-    tmp_path: Path, seconds: float, record_property: Callable[[str, object], None]
+    tmp_path: Path, seconds: float
 ) -> None:
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(soak(tmp_path, seconds, lambda said: record_property("ends", said)))
+        runner.run(soak(tmp_path, seconds, print))
