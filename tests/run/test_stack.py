@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from roost.errors import Conflict, Unavailable, Unusable
-from roost.run.stack import Options, Stack, answers, is_free, next_free_port
+from roost.run.ports import answers, is_free, next_free_port
+from roost.run.stack import Options, Stack
 
 
 def listener() -> socket.socket:

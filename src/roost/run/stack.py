@@ -1,10 +1,8 @@
 """One machine's whole fleet: server, agent and gateway, started, watched and stopped together."""
 
 import contextlib
-import errno
 import json
 import os
-import socket
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -15,6 +13,7 @@ from typing import Final, Self
 from roost.cli.client import Client, Endpoint
 from roost.errors import NotFound, RoostError, Unavailable, Unreachable, Unusable
 from roost.files import Lock, write_private
+from roost.run.ports import ADDRESS_IN_USE, answers, is_free, next_free_port
 from roost.run.processes import Child, Processes
 
 WANTED_PORTS: Final = {"api": 7400, "gateway": 7480, "metrics": 7490}
@@ -24,8 +23,6 @@ _SECOND_STOP_LIMIT_S: Final = 30.0
 _LONGEST_DELAY_S: Final = 30.0
 _START_AGAIN_S: Final = 5.0
 """After a start that the machine refused: no memory, no processes, no space."""
-_ADDRESS_IN_USE: Final = os.strerror(errno.EADDRINUSE).lower()
-"""A part's error says so when it lost its port to somebody."""
 _TOKEN_TTL_S: Final = 600
 _TOKEN_TTL_A_NODE_S: Final = 1
 """More, for each node that joins with it."""
@@ -205,7 +202,7 @@ class Stack:
                 self._await(name, lambda: self._listens(name))
             except Unavailable as error:
                 # Somebody took a port after our look, and may have given it back by now.
-                lost = _ADDRESS_IN_USE in error.message.lower()
+                lost = ADDRESS_IN_USE in error.message.lower()
                 if self._processes.running(name) or not lost or self.options.port_base is not None:
                     raise
                 for door in doors:
@@ -365,41 +362,6 @@ class Stopped(RoostError):
 
     def __init__(self) -> None:
         super().__init__("stopped")
-
-
-def is_free(port: int) -> bool:
-    """Whether a listener could bind this port of 127.0.0.1 now."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True
-
-
-def next_free_port(wanted: int, *, avoid: set[int]) -> int:
-    """The first free port from `wanted` on."""
-    for port in range(wanted, wanted + 1000):
-        if port not in avoid and is_free(port):
-            return port
-    raise Unavailable(f"no port is free from {wanted} to {wanted + 999}")
-
-
-def answers(url: str) -> bool:
-    """Whether GET says 2xx within two seconds."""
-    import http.client
-    from urllib.parse import urlsplit
-
-    parts = urlsplit(url)
-    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=2)
-    try:
-        connection.request("GET", parts.path)
-        return 200 <= connection.getresponse().status < 300
-    except (OSError, http.client.HTTPException):
-        return False
-    finally:
-        connection.close()
 
 
 def _how(returncode: int | None) -> str:
