@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from roost.errors import RoostError
 from roost.run.chat import Answer, stream_chat
-from roost.run.stack import answers
+from roost.run.ports import answers
 from roost.testing.fake_nvml import eight_h100
 from running import environment, roost, wait_for
 
