@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from postgresql import Cluster, Proxy
-from roost.errors import Undecided
+from roost.errors import Conflict, Undecided
 from roost.services.leading import Lease, lead
 from roost.store.postgresql import PostgreSql
 from roost.store.store import Store
@@ -54,11 +54,11 @@ async def until(true: Callable[[], bool]) -> None:
 async def test_a_server_that_ends_lets_the_next_one_lead_at_once(
     kept: SmallFleet, other: Store
 ) -> None:
-    following = asyncio.ensure_future(lead(other, "other", for_s=LONG_S))
-    await asyncio.sleep(0)
-    assert not following.done()
+    await other.renew(kept.server.ledger.epoch, for_s=LONG_S)
+    with pytest.raises(Conflict, match=r"server-.* leads the fleet of postgresql://"):
+        await other.lead("other", for_s=LONG_S)
     await kept.close()
-    assert await following == 2
+    assert await other.lead("other", for_s=LONG_S) == 2
 
 
 async def test_a_server_that_is_gone_without_a_word_is_followed_when_its_time_is_over(
