@@ -6,7 +6,8 @@ RoostError
   │    ├─ Unusable    an input (file, flag, field) that cannot be used
   │    ├─ NotFound    what was named does not exist
   │    ├─ Conflict    somebody else holds or changed it; read again and retry
-  │    │    └─ Copied      another machine is the node; this one has a copy of its identity
+  │    │    ├─ Copied      another machine is the node; this one has a copy of its identity
+  │    │    └─ Led         another server leads the fleet, and has not let go
   │    └─ Refused     a credential is missing, wrong, expired or not good for this
   │         ├─ UnknownCredential  nobody has it here: another fleet's, or one of before a reset
   │         └─ Forbidden          it is good, and not for this
@@ -80,6 +81,16 @@ class Copied(Conflict):
     """Another machine is the node, and reports; this one has a copy of its identity."""
 
     code = "copied_identity"
+
+
+class Led(Conflict):
+    """`holder` leads the fleet, until it lets go or is gone for as long as it said."""
+
+    code = "led"
+
+    def __init__(self, message: str, *, holder: str = "", hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.holder = holder
 
 
 class Refused(UserError):

@@ -63,6 +63,7 @@ def test_when_the_first_is_killed_the_second_goes_on_and_agents_and_gateway_with
             second.await_url()
             assert second.url == first.url
             assert second.log.read_text().count("server.waits") == 1
+            assert "server.other_credentials" not in second.log.read_text()
             others.chat()
             # The agents speak to it, what ran runs on, and what is asked of it happens.
             wait_for(lambda: states(second) == [("small-0", "ready")])
@@ -170,6 +171,8 @@ def test_one_that_waits_ends_when_it_is_told_to(cluster: Cluster, tmp_path: Path
     ):
         wait_for(lambda: waits(b))
         assert not (tmp_path / "b" / "server" / "endpoint.json").exists()
+        # It was given no copy of the first one's credentials.
+        wait_for(lambda: "server.other_credentials" in b.log.read_text())
         assert b.stop() == 0
         assert alive(a.process.pid)
         assert a.stop() == 0

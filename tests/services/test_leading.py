@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from postgresql import Cluster, Proxy
-from roost.errors import Conflict, Undecided
+from roost.errors import Led, Undecided
 from roost.services.leading import Lease, lead
 from roost.store.postgresql import PostgreSql
 from roost.store.store import Store
@@ -55,7 +55,7 @@ async def test_a_server_that_ends_lets_the_next_one_lead_at_once(
     kept: SmallFleet, other: Store
 ) -> None:
     await other.renew(kept.server.ledger.epoch, for_s=LONG_S)
-    with pytest.raises(Conflict, match=r"server-.* leads the fleet of postgresql://"):
+    with pytest.raises(Led, match=r"server-.* leads the fleet of postgresql://"):
         await other.lead("other", for_s=LONG_S)
     await kept.close()
     assert await other.lead("other", for_s=LONG_S) == 2

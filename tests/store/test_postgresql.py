@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from postgresql import Cluster, Proxy
-from roost.errors import Conflict, Lost, Undecided, Unusable
+from roost.errors import Led, Lost, Undecided, Unusable
 from roost.store.migrate import migrate
 from roost.store.postgresql import PostgreSql
 from roost.store.records import Event, FleetRecord, Put
@@ -144,8 +144,8 @@ async def test_servers_that_are_first_at_once_lead_one_after_the_other(cluster: 
     databases += [PostgreSql(cluster.url(f"test{cluster.databases}")) for _ in range(4)]
     asked = [Store(one).lead(f"s{i}", for_s=60) for i, one in enumerate(databases)]
     answers = await asyncio.gather(*asked, return_exceptions=True)
-    assert [answer for answer in answers if not isinstance(answer, Conflict)] == [1]
-    assert all("leads the fleet" in str(a) for a in answers if isinstance(a, Conflict))
+    assert [answer for answer in answers if not isinstance(answer, Led)] == [1]
+    assert all("leads the fleet" in str(a) for a in answers if isinstance(a, Led))
     for database in databases:
         await database.close()
 

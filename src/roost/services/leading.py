@@ -5,13 +5,17 @@ from typing import Final
 
 import structlog
 
-from roost.errors import Conflict, Deposed, Lost, RoostError, Unavailable
+from roost.errors import Deposed, Led, Lost, RoostError, Unavailable
 from roost.services.ledger import Ledger
 from roost.store.store import Store
 
 LEASE_S: Final = 15.0
 """A leader that is gone without a word is followed after so long."""
 _ASK_EVERY_S: Final = 1.0
+_OTHER_CREDENTIALS: Final = (
+    "ctl and gateways that the leading server knows will be refused by this one: copy "
+    "admin_credential and gateway_credential from its directory to this one's, and restart this one"
+)
 
 log = structlog.get_logger("roost.server")
 
@@ -22,14 +26,25 @@ async def lead(store: Store, holder: str, *, for_s: float | None) -> int:
     while True:
         try:
             return await store.lead(holder, for_s=for_s)
-        except Conflict as error:
-            who, why = error.message.partition(" leads ")[0], error.message
+        except Led as error:
+            who, why = error.holder, error.message
         except Lost as error:
-            who = why = error.message
-        if who != said:
+            who, why = None, error.message
+        if (who or why) != said:
             log.warning("server.waits", why=why)
-            said = who
+            if who is not None and _credentials(who) != _credentials(holder):
+                log.warning("server.other_credentials", why=_OTHER_CREDENTIALS)
+            said = who or why
         await asyncio.sleep(_ASK_EVERY_S)
+
+
+def holder_named(own: str, *, at: str, credentials: str) -> str:
+    """What a server is called to others, with a mark of what opens it."""
+    return f"{own} (in {at}, credentials {credentials})"
+
+
+def _credentials(holder: str) -> str:
+    return holder.rpartition(", credentials ")[2]
 
 
 class Lease:

@@ -9,9 +9,9 @@ from typing import Final
 
 from roost.errors import RoostError, Unusable
 from roost.services.clock import Clock
-from roost.services.leading import LEASE_S, Lease, lead
+from roost.services.leading import LEASE_S, Lease, holder_named, lead
 from roost.services.ledger import Ledger
-from roost.services.secrets import new_id, secret_file
+from roost.services.secrets import new_id, secret_file, sha256
 from roost.store.database import Database, is_url
 from roost.store.migrate import migrate, version
 from roost.store.records import Event, FleetRecord, Put
@@ -77,8 +77,12 @@ async def _postgresql(url: str) -> Database:
 
 def _holder(directory: Path) -> str:
     """What this server is called to others; the same after a restart on this directory."""
-    own = secret_file(directory / "server_id", make=lambda: new_id("server-"))
-    return f"{own} (in {directory.resolve()} on {socket.gethostname()})"
+    opens = [secret_file(directory / f"{who}_credential") for who in ("admin", "gateway")]
+    return holder_named(
+        secret_file(directory / "server_id", make=lambda: new_id("server-")),
+        at=f"{directory.resolve()} on {socket.gethostname()}",
+        credentials=sha256(" ".join(opens))[:8],
+    )
 
 
 async def _lead(

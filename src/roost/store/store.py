@@ -40,7 +40,7 @@ from roost.domain.model import Model, ModelName
 from roost.domain.node import Facts, NodeName
 from roost.domain.profile import Profile
 from roost.domain.replica import PlacementId, ReplicaState
-from roost.errors import Conflict, Deposed, Lost, Unavailable, Undecided
+from roost.errors import Conflict, Deposed, Led, Lost, Unavailable, Undecided
 from roost.reconcile.replicas import Replica, Shard, Wish
 from roost.store import schema
 from roost.store.database import Database
@@ -108,7 +108,7 @@ class Store:
         """Become the leader; the epoch is higher than that of anybody who led before.
 
         `for_s`: until then nobody else can, unless this holder lets go. `None`: anybody can.
-        Raises `Conflict` where another holder has led for less than it said.
+        Raises `Led` where another holder has led for less than it said.
         """
         for last in (False, True):
             try:
@@ -119,9 +119,10 @@ class Store:
             else:
                 break
         if not led:
-            raise Conflict(
+            raise Led(
                 f"{held['holder']} leads the fleet of {self._database.name} in epoch "
                 f"{held['epoch']}, and for {held['s']:.0f} s more unless it renews that",
+                holder=held["holder"],
                 hint="stop that server, or wait until it has ended",
             )
         return int(held["epoch"])
