@@ -166,3 +166,16 @@ async def test_a_database_that_became_newer_while_its_tables_were_waited_for_is_
         await migrating
     for database in (first, second):
         await database.close()
+
+
+@pytest.mark.parametrize(("set_to", "is_then"), [("off", "on"), ("remote_apply", "remote_apply")])
+async def test_a_commit_is_on_disk_before_it_is_answered(
+    cluster: Cluster, set_to: str, is_then: str
+) -> None:
+    url = cluster.create()
+    cluster.do(f"ALTER DATABASE {cluster.named(url)} SET synchronous_commit = {set_to}")
+    database = PostgreSql(url)
+    async with database.write() as connection:
+        said = await connection.exec_driver_sql("SHOW synchronous_commit")
+        assert said.scalar() == is_then
+    await database.close()

@@ -27,6 +27,12 @@ _MIGRATION_S: Final = 900.0
 # Any number, as long as every version of Roost takes the same.
 _MIGRATING: Final = 0x726F6F7374
 
+# What was acknowledged is kept, also where a database is set not to wait for its disk.
+_KEPT: Final = """
+set_config('synchronous_commit', CASE current_setting('synchronous_commit')
+           WHEN 'off' THEN 'on' ELSE current_setting('synchronous_commit') END, true)
+"""
+
 # The server ends, has crashed, or starts; 25006: what was the primary is a standby now.
 _GONE: Final = frozenset({"57P01", "57P02", "57P03", "25006"})
 
@@ -206,7 +212,7 @@ async def _limit(connection: AsyncConnection, statement_s: float) -> None:
     said = ", ".join(
         f"set_config('{name}', '{seconds * 1000:.0f}', true)" for name, seconds in limits.items()
     )
-    await connection.execute(text(f"SELECT {said}"))
+    await connection.execute(text(f"SELECT {said}, {_KEPT}"))
 
 
 def _cut(raw: psycopg.AsyncConnection[Any]) -> None:
