@@ -9,12 +9,13 @@ Process = NewType("Process", tuple[int, int])
 
 
 def marked(**marks: str) -> frozenset[Process]:
-    """What lives and carries those marks."""
-    return frozenset(
-        Process((process.pid, process.started))
-        for process in procfs.processes()
-        if marks.items() <= procfs.marks(process.pid).items()
-    )
+    """What lives and carries those marks, or is in a session with one that does.
+
+    vLLM's workers write their titles over their environment.
+    """
+    all_ = list(procfs.processes())
+    ours = {one.session for one in all_ if marks.items() <= procfs.marks(one.pid).items()}
+    return frozenset(Process((one.pid, one.started)) for one in all_ if one.session in ours)
 
 
 def living(of: frozenset[Process]) -> list[int]:

@@ -1,6 +1,7 @@
 """The real vLLM on a CPU, where there is one, and a tiny model of random weights for it."""
 
 import os
+import shlex
 import subprocess
 from pathlib import Path
 from typing import Final
@@ -35,6 +36,15 @@ def directory() -> Path:
     if not named:
         pytest.skip("no vLLM: ROOST_TEST_VLLM is the bin directory of an environment that has it")
     return Path(named).absolute()
+
+
+def give_way(bin_: Path, made: Path) -> Path:
+    """A `vllm` in that directory, which leaves the processor to Roost's own processes first."""
+    made.mkdir()
+    program = made / "vllm"
+    program.write_text(f'#!/bin/sh\nexec nice -n 10 {shlex.quote(str(bin_ / "vllm"))} "$@"\n')
+    program.chmod(0o755)
+    return program
 
 
 def make_tiny(bin_: Path, made: Path) -> None:

@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import socket
 import threading
 from typing import Any
 from urllib.parse import urlsplit
@@ -63,6 +64,12 @@ class Streaming:
         """Wait until it is over."""
         self._thread.join(limit_s)
         assert self.over, f"not within {limit_s} s, after {len(self.events)} events"
+
+    def leave(self) -> None:
+        """Hang up in the middle of it, as a client that was closed does."""
+        assert self._connection.sock is not None
+        self._connection.sock.shutdown(socket.SHUT_RDWR)
+        self.finish()
 
     def _read(self) -> None:
         try:

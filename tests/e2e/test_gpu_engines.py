@@ -16,7 +16,7 @@ import openai
 import pytest
 
 from marked import living, marked, marks_of
-from real_vllm import ARGS, ENV, directory, make_tiny
+from real_vllm import ARGS, ENV, directory, give_way, make_tiny
 from roost.run.chat import stream_chat
 from roost.testing.fake_nvml import eight_h100
 from running import Running, alive, start, wait_for
@@ -131,7 +131,7 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     eight_h100().save(here / "cards.json")
     env = {
         "ROOST_FAKE_NVML": str(here / "cards.json"),
-        "PATH": f"{bin_}:{os.environ['PATH']}",
+        "PATH": f"{give_way(bin_, here / 'bin').parent}:{bin_}:{os.environ['PATH']}",
     }
     running = start(here / "state", "--model-dir", str(here / "models"), env=env)
     try:
