@@ -52,8 +52,9 @@ class Engines:
             self._add(key, shard)
         for key, pid in marked.items():
             if key in wanted:
-                shard = Shard(wanted[key], self._tools)
-                shard.adopt(Kept(spec=wanted[key], up=True, starts=1), pid)
+                spec = _begun(wanted[key])
+                shard = Shard(spec, self._tools)
+                shard.adopt(Kept(spec=spec, up=True, starts=1), pid)
                 self._add(key, shard)
                 continue
             problems.append(
@@ -159,3 +160,11 @@ class Engines:
     def _resume(self, key: Key) -> None:
         if key in self._shards:
             self._add(key, self._shards[key])
+
+
+def _begun(spec: ShardSpec) -> ShardSpec:
+    """What an engine that is known by its marks alone was started with, as far as can be told.
+
+    Nothing of a start that is held has begun: it is of the one before.
+    """
+    return replace(spec, generation=spec.generation - 1, hold=False) if spec.hold else spec
