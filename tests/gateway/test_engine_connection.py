@@ -38,7 +38,6 @@ async def test_a_connection_that_ends_paused_is_not_kept_paused() -> None:
         request_id=b"r",
         cors=b"",
         most_held=1000,
-        on_first_data=lambda: None,
     )
     outcome = connection.start(b"POST / HTTP/1.1\r\n\r\n", b"", relay)
     body = completion().encode()

@@ -11,6 +11,7 @@ from roost.gateway.answers import answer, headers_of, last_answer, preflight_ans
 from roost.gateway.chunks import BadChunk, ChunkWalker
 from roost.gateway.context import Context
 from roost.gateway.cors import is_preflight
+from roost.gateway.course import Course
 from roost.gateway.doors import judge, list_models, too_much
 from roost.gateway.exchange import Exchange
 from roost.gateway.heads import END, BadHead, has_bare_lf, parse_request
@@ -28,9 +29,11 @@ class ClientConnection(asyncio.Protocol):
     """An asyncio protocol: one request is read, one is in flight, what follows is held."""
 
     __slots__ = (
+        "_advancing",
         "_buffer",
         "_congested",
         "_context",
+        "_course",
         "_discarded",
         "_exchange",
         "_left",
@@ -40,7 +43,6 @@ class ClientConnection(asyncio.Protocol):
         "_reading_paused",
         "_refusal",
         "_request",
-        "_task",
         "_transport",
         "_walker",
         "deadline",
@@ -59,7 +61,8 @@ class ClientConnection(asyncio.Protocol):
         self._left = 0
         self._walker: ChunkWalker | None = None
         self._exchange: Exchange | None = None
-        self._task: asyncio.Task[None] | None = None
+        self._course: Course | None = None
+        self._advancing = False
         self._congested = False
         self._reading_paused = False
         self._lingering = False
@@ -133,7 +136,7 @@ class ClientConnection(asyncio.Protocol):
     def finished(self, *, keep_alive: bool, reset: bool) -> None:
         """The exchange is over."""
         self._exchange = None
-        self._task = None
+        self._course = None
         if self._transport is None:
             return
         if reset:
@@ -190,6 +193,8 @@ class ClientConnection(asyncio.Protocol):
     # Reading.
 
     def _go_on(self) -> None:
+        if self._advancing:
+            return  # it goes on by itself
         self._advance()
         if self._reading_paused and (
             self._exchange is None or len(self._buffer) <= self._context.limits.pipelined_bytes
@@ -197,6 +202,7 @@ class ClientConnection(asyncio.Protocol):
             self._resume_reading()
 
     def _advance(self) -> None:
+        self._advancing = True
         try:
             while (
                 self._buffer
@@ -213,6 +219,8 @@ class ClientConnection(asyncio.Protocol):
                     return
         except (BadHead, BadChunk) as error:
             self._refuse_connection(bad_request(str(error), code="bad_http"))
+        finally:
+            self._advancing = False
 
     def _read_head(self) -> bool:
         """Whether there may be more to do."""
@@ -319,7 +327,8 @@ class ClientConnection(asyncio.Protocol):
             self._answer_models(request)
         else:
             self._exchange = Exchange(self._context, self, request, request.api)
-            self._task = self._loop.create_task(self._exchange.run())
+            self._course = Course(self._exchange.run())
+            self._course.step()
 
     def _is_told_beforehand(self, request: Request) -> bool:
         """A web page asks: whether that was its browser, which wants to know what it may ask."""
@@ -397,12 +406,11 @@ class ClientConnection(asyncio.Protocol):
     # Ending.
 
     def _cancel(self) -> None:
-        task, exchange = self._task, self._exchange
-        self._task = self._exchange = None
-        if task is not None and not task.done():
-            task.cancel()
+        course, exchange = self._course, self._exchange
+        self._course = self._exchange = None
+        if course is not None:
+            course.cancel()
         if exchange is not None:
-            # At once, not when the task is next run; and it may never have begun to.
             exchange.settle()
 
     def _linger(self) -> None:

@@ -46,7 +46,10 @@ class Client(Protocol):
 
 
 class Exchange:
-    """One request for an engine. Cancelling its coroutine `run` closes the engine's connection."""
+    """One request for an engine. Cancelling its coroutine `run` closes the engine's connection.
+
+    The coroutine is run by a `Course`: it awaits futures and tasks, nothing else.
+    """
 
     __slots__ = (
         "_accounted",
@@ -60,7 +63,6 @@ class Exchange:
         "_relay",
         "_replica",
         "_request",
-        "_ttft",
         "cause",
         "ended_by",
         "label",
@@ -78,7 +80,6 @@ class Exchange:
         self._connection: EngineConnection | None = None
         self._relay: Relay | None = None
         self._replica: str | None = None
-        self._ttft: float | None = None
         self._queued: float | None = None
         """Seconds in the queue; `None`: it did not wait."""
         self._accounted = False
@@ -205,20 +206,22 @@ class Exchange:
             request_id=request.id,
             cors=request.cors,
             most_held=context.limits.renamed_bytes,
-            on_first_data=self._first_data,
         )
         return await self._send(model, admitted, body, relay)
 
     async def _news(self) -> None:
         """Right after start, wait for what the server says; later, what is unknown is unknown."""
-        table = self._context.table
-        if not table.confirmed.is_set():
+        context = self._context
+        if not context.table.confirmed.is_set():
+            news = context.loop.create_task(context.table.confirmed.wait())
+            late = context.loop.call_later(context.limits.first_snapshot_s, news.cancel)
             try:
-                async with asyncio.timeout(self._context.limits.first_snapshot_s):
-                    await table.confirmed.wait()
-            except TimeoutError:
-                # The last word stands; waiting again for each request would help nobody.
-                table.confirmed.set()
+                await asyncio.wait((news,))
+            finally:
+                late.cancel()
+                news.cancel()
+            # The last word stands; waiting again for each request would help nobody.
+            context.table.confirmed.set()
 
     def _no_snapshot(self) -> Refusal | None:
         if self._context.table.version is not None:
@@ -357,17 +360,23 @@ class Exchange:
     async def _dial(self, endpoint: Endpoint) -> EngineConnection:
         context = self._context
         connection = EngineConnection(endpoint, context.limits, context.loop)
+        route, loop = endpoint.route, context.loop
+        dialling = loop.create_task(
+            loop.create_connection(lambda: connection, route.host, route.port)
+        )
+        late = loop.call_later(context.limits.connect_s, dialling.cancel)
         try:
-            async with asyncio.timeout(context.limits.connect_s):
-                await context.loop.create_connection(
-                    lambda: connection, endpoint.route.host, endpoint.route.port
-                )
-        except TimeoutError:
-            connection.abort()
-            raise OSError(f"no connection within {context.limits.connect_s:g} s") from None
+            await asyncio.wait((dialling,))
         except asyncio.CancelledError:
+            dialling.cancel()
             connection.abort()
             raise
+        finally:
+            late.cancel()
+        if dialling.cancelled():
+            connection.abort()
+            raise OSError(f"no connection within {context.limits.connect_s:g} s")
+        dialling.result()
         return connection
 
     def _unreachable(self, model: Model, endpoint: Endpoint, error: OSError) -> Refusal:
@@ -379,15 +388,14 @@ class Exchange:
             retry_after=1,
         )
 
-    def _first_data(self) -> None:
-        self._ttft = time.monotonic() - self._request.arrived_at
-
     def _account(self) -> None:
         request, relay = self._request, self._relay
         usage = usage_in(relay.tail) if relay is not None and self.status == 200 else None
         duration = time.monotonic() - request.arrived_at
+        first = relay.first_data_at if relay is not None else None
+        ttft = None if first is None else first - request.arrived_at
         accounts = self._context.accounts
-        accounts.count(self.label, self.status, self._ttft)
+        accounts.count(self.label, self.status, ttft)
         accounts.log.line(
             Event(
                 event="gateway.request",
@@ -403,7 +411,7 @@ class Exchange:
                 replica=self._replica,
                 stream=self.streams,
                 queue_ms=round(self._queued * 1000, 2) if self._queued is not None else None,
-                ttft_ms=round(self._ttft * 1000, 2) if self._ttft is not None else None,
+                ttft_ms=round(ttft * 1000, 2) if ttft is not None else None,
                 tokens_in=usage.tokens_in if usage is not None else None,
                 tokens_out=usage.tokens_out if usage is not None else None,
                 cause=self.cause,

@@ -27,7 +27,7 @@ _OF_CORS: Final = (
     b"access-control-max-age",
 )
 _PERSISTENCE: Final = frozenset({b"close", b"keep-alive", b""})
-_DIGITS: Final = re.compile(rb"[0-9]{1,18}")
+_MOST_DIGITS: Final = 18
 _BARE_LF: Final = re.compile(rb"(?<!\r)\n")
 _VERSIONS: Final = frozenset({"1.0", "1.1"})
 
@@ -147,7 +147,7 @@ def _drop(_head: object, _value: bytes) -> None:
 
 def _take_length(head: "RequestHead | AnswerHead", value: bytes) -> None:
     value = value.strip(b" \t")
-    if not _DIGITS.fullmatch(value):
+    if not value.isdigit() or len(value) > _MOST_DIGITS:
         raise BadHead("content-length is not a number")
     head.length = int(value)
 

@@ -1,5 +1,6 @@
 """One answer on its way from an engine to a client: the same bytes, but for the model's name."""
 
+import time
 from collections.abc import Callable
 from typing import Final
 
@@ -42,7 +43,6 @@ class Relay:
     __slots__ = (
         "_api",
         "_cors",
-        "_data_seen",
         "_framing",
         "_head",
         "_held",
@@ -61,10 +61,10 @@ class Relay:
         "broken",
         "cause",
         "ended_itself",
+        "first_data_at",
         "head_sent",
         "keep_alive",
         "needs_reset",
-        "on_first_data",
         "stalled",
         "status",
         "stream",
@@ -81,7 +81,6 @@ class Relay:
         request_id: bytes,
         cors: bytes,
         most_held: int,
-        on_first_data: Callable[[], None],
     ) -> None:
         self._write = write
         self._api = api
@@ -92,7 +91,6 @@ class Relay:
         self._request_id = request_id
         self._cors = cors
         self._most_held = most_held
-        self.on_first_data = on_first_data
         self._head: AnswerHead | None = None
         self._framing = _VERBATIM
         self._mode = _PASS
@@ -102,7 +100,8 @@ class Relay:
         self._held_size = 0
         self._rest = b""
         self._tail = b""
-        self._data_seen = False
+        self.first_data_at: float | None = None
+        """When the first byte of the body came (monotonic seconds)."""
         self.keep_alive = keep_alive
         """Whether the client's connection may take another request after this answer."""
         self.head_sent = False
@@ -149,9 +148,8 @@ class Relay:
         `between` says that the block ends with a whole chunk, or that there are no chunks.
         """
         if data:
-            if not self._data_seen:
-                self._data_seen = True
-                self.on_first_data()
+            if self.first_data_at is None:
+                self.first_data_at = time.monotonic()
             last = data[-1]
             self._tail = last[-_TAIL:] if len(last) >= _TAIL else self._tail_with(data)
         if self._mode == _PASS:
@@ -170,7 +168,7 @@ class Relay:
         assert head is not None  # noqa: S101 - `begin` comes first
         bodiless = head.status in _NO_BODY
         self.ended_itself = True
-        if head.status == 200 and not self._data_seen:
+        if head.status == 200 and self.first_data_at is None:
             self.cut("the engine's answer is empty", between=between)
             return False
         if self._mode == _HOLD:
