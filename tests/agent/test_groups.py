@@ -113,6 +113,30 @@ def test_a_rank_that_failed_is_not_started_again_in_its_start_by_a_new_agent_eit
     tell(story)
 
 
+def test_a_rank_that_could_not_be_started_is_not_tried_again_in_its_start_by_a_new_agent(
+    tell: Tell, words: tuple[str, ...], tmp_path: Path
+) -> None:
+    async def story(server: WireServer, node: Node) -> None:
+        await node.start(*words)
+        _, spec = ranks(generation=3)
+        await server.want(spec)
+        await told(server, READY, 3)
+        (tmp_path / "vllm").chmod(0o644)
+        await server.want(again(spec, 4))
+        failed = await told(server, FAILED, 4)
+        assert failed.cause is not None
+        assert "it is not executable" in failed.cause
+        await node.end(signal.SIGKILL)
+        (tmp_path / "vllm").chmod(0o755)
+        await new_agent(node, server, *words)
+        assert (await told(server, FAILED, 4)).cause == failed.cause
+        assert node.engines() == []
+        await server.want(again(spec, 5))
+        await told(server, READY, 5)
+
+    tell(story)
+
+
 def test_a_rank_that_ended_with_its_agent_has_failed_in_its_start(
     tell: Tell, words: tuple[str, ...]
 ) -> None:
