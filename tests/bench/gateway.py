@@ -1,25 +1,24 @@
 """
 What the gateway costs: requests a second and CPU a request of one worker, beside the bare upstream.
 
-`python tests/bench/gateway.py [--seconds 5] [--rounds 3] [--streams 50] [--workers N] [--beside SRC]` prints
-JSON. `--workers` adds a gateway of N workers, `--beside` another version of Roost (the `src` of its checkout), for
-before and after a change. Rounds are interleaved: the same load goes to the upstream directly, through a pump that looks at nothing (the least a Python proxy
-can cost), and through the gateway, in turn. CPU is that of the
-gateway's processes, from /proc; the load and the upstream run on other cores if there are some, so on a machine with few cores
-requests a second say less than CPU a request. 2 KB bodies, 1 KB answers; streams of 50 chunks.
+`./dev bench gateway [--seconds 5] [--rounds 3] [--streams 50] [--workers N] [--beside SRC]` prints
+JSON. `--workers` adds a gateway of N workers, `--beside` another version of Roost (the `src` of its checkout),
+for before and after a change. Rounds are interleaved: the same load goes to the upstream directly,
+through a pump that looks at nothing (the least a Python proxy can cost), and through the gateway, in
+turn. CPU is that of the gateway's processes, from /proc; the load and the upstream run on other cores if
+there are some, so on a machine with few cores requests a second say less than CPU a request. 2 KB
+bodies, 1 KB answers; streams of 50 chunks.
 """
 
 # ruff: noqa: T201 - a script that prints
 import argparse
 import asyncio
 import functools
-import hashlib
 import json
 import os
 import signal
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -27,11 +26,8 @@ from typing import Any
 
 import uvloop
 
-KEY = "roost-bench"
-BODY = json.dumps(
-    {"messages": [{"role": "user", "content": "x" * 1900}], "max_tokens": 100, "model": "bench"}
-).encode()
-STREAM_BODY = BODY[:-1] + b', "stream": true}'
+from bench.proxies.common import BODY, CHUNKS, KEY, STREAM_BODY, cpu_s, rss_kb, start, start_gateway
+
 ANSWER = json.dumps(
     {
         "id": "c-1",
@@ -48,7 +44,6 @@ EVENT = (
     b'"choices":[{"index":0,"delta":{"content":" word"},"finish_reason":null}]}\n\n'
 )
 DONE = b"data: [DONE]\n\n"
-CHUNKS = 50
 
 
 class Upstream(asyncio.Protocol):
@@ -182,27 +177,6 @@ class Load(asyncio.Protocol):
             self.done.set_exception(RuntimeError(f"the connection was lost: {exc}"))
 
 
-def with_children(pid: int) -> list[int]:
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return [pid, *map(int, children)]
-
-
-def cpu_s(pid: int) -> float:
-    """Of the process and its children, from the scheduler's own accounting (nanoseconds)."""
-    return sum(
-        int(task.read_text().split()[0]) / 1e9
-        for one in with_children(pid)
-        for task in Path(f"/proc/{one}/task").glob("*/schedstat")
-    )
-
-
-def rss_kb(pid: int) -> int:
-    return sum(
-        int(Path(f"/proc/{one}/status").read_text().partition("VmRSS:")[2].split()[0])
-        for one in with_children(pid)
-    )
-
-
 def quantile(times: list[float], part: float) -> float:
     return round(sorted(times)[int(len(times) * part)] * 1000, 3)
 
@@ -237,59 +211,6 @@ async def load(
         "p99_ms": quantile(book, 0.99),
         "first_byte_p50_ms": quantile(firsts, 0.5),
     }
-
-
-def start(argv: list[str], **more: Any) -> "subprocess.Popen[str]":
-    return subprocess.Popen([sys.executable, *argv], text=True, **more)
-
-
-def write_routes(directory: Path, ports: list[int]) -> None:
-    """The snapshot that a gateway starts with; its server is never there."""
-    (directory / "gateway").mkdir(parents=True)
-    routes = [
-        {
-            "replica": f"bench-{n}",
-            "placement": "p",
-            "port": port,
-            "host": "127.0.0.1",
-            "key": "k",
-            "slots": 1000,
-        }
-        for n, port in enumerate(ports)
-    ]
-    snapshot = {
-        "fleet": "bench",
-        "incarnation": 1,
-        "epoch": 1,
-        "revision": 1,
-        "models": [{"name": "bench", "aliases": ["other"], "routes": routes}],
-        "keys": [{"name": "b", "sha256": hashlib.sha256(KEY.encode()).hexdigest()}],
-    }
-    (directory / "gateway" / "snapshot.json").write_text(json.dumps(snapshot))
-
-
-async def start_gateway(
-    directory: Path, ports: list[int], *more: str, src: str | None = None
-) -> tuple["subprocess.Popen[str]", int]:
-    """The process, and the port it serves."""
-    write_routes(directory, ports)
-    log = directory / "log"
-    with log.open("w") as stderr:
-        gateway = start(
-            [
-                "-c",
-                "import sys; from roost.cli.main import main; sys.exit(main())",
-                *("gateway", "--dir", str(directory), "--port", "0", "--metrics-port", "0", *more),
-            ],
-            stderr=stderr,
-            env=os.environ if src is None else os.environ | {"PYTHONPATH": src},
-        )
-    while "gateway.listening" not in log.read_text():
-        if gateway.poll() is not None:
-            raise SystemExit(log.read_text())
-        await asyncio.sleep(0.05)
-    lines = [json.loads(line) for line in log.read_text().splitlines()]
-    return gateway, next(x["port"] for x in lines if x["event"] == "gateway.listening")
 
 
 async def measure(options: argparse.Namespace) -> dict[str, Any]:
