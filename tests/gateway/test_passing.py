@@ -197,6 +197,35 @@ async def test_every_event_of_a_stream_carries_the_name_that_was_asked_for(
         assert same.body == b"".join(events)
 
 
+@pytest.mark.parametrize("split", [1, 7, 1000])
+@pytest.mark.parametrize(("path", "inside"), [("responses", "response"), ("messages", "message")])
+@in_loop
+async def test_a_name_inside_an_events_object_is_the_one_that_was_asked_for(
+    tmp_path: Path, path: str, inside: str, split: int
+) -> None:
+    def events(name: str) -> bytes:
+        deep = {"model": "qwen", "input": [{inside: {"model": "qwen"}}]}
+        said = [
+            {"type": "start", inside: {"id": "r-1", "output": [deep], "model": name}},
+            {"type": "delta", "delta": '"model":"qwen"', "item": {"model": "qwen"}},
+            {"type": "start", inside: {"model": name, "tools": [deep]}, "last": {"model": "qwen"}},
+            {"type": "response.completed"},
+            {"type": "message_stop"},
+        ]
+        return b"".join(b"event: x\ndata: %b\n\n" % json.dumps(it).encode() for it in said)
+
+    async def script(_received: Received, wire: Wire) -> None:
+        whole = events("qwen")
+        parts = [whole[at : at + split] for at in range(0, len(whole), split)]
+        await wire.send(STREAM_HEAD, *map(chunk, parts), b"0\r\n\r\n")
+
+    async with engine(script) as one, gateway(tmp_path, qwen(one)) as it:
+        for name in ("coder", "qwen"):
+            got = await ask(it, request(chat(name, stream=True), path=f"/v1/{path}"))
+            assert got.whole
+            assert got.body == events(name)
+
+
 @in_loop
 async def test_a_stream_keeps_its_chunks_when_nothing_is_renamed(tmp_path: Path) -> None:
     async def script(_received: Received, wire: Wire) -> None:

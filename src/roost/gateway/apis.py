@@ -19,6 +19,8 @@ class Api:
     error_event: bytes = b"data: "
     error_type: str | None = None
     """The `type` beside `error` in an error event, where the protocol wants one."""
+    named_in: bytes | None = None
+    """The key of an event's object that names the model; `None`: the event itself does."""
 
 
 _DONE: Final = re.compile(rb"(?:^|[\r\n])data: ?\[DONE\]")
@@ -44,12 +46,14 @@ FORWARDED: Final = {
             end=_ended_by(rb"response\.(?:completed|failed|incomplete)"),
             error_event=b"event: error\ndata: ",
             error_type="error",
+            named_in=b"response",
         ),
         Api(
             path=b"/v1/messages",
             end=_ended_by(rb"message_stop"),
             error_event=b"event: error\ndata: ",
             error_type="error",
+            named_in=b"message",
         ),
         Api(path=b"/v1/rerank"),
         Api(path=b"/v1/audio/speech", end=_ended_by(rb"speech\.audio\.done")),

@@ -79,21 +79,29 @@ def model_of(body: bytes) -> str | None:
         return None
 
 
-def find_model(body: bytes) -> tuple[int, int] | None:
+def find_model(body: bytes, named_in: bytes | None = None) -> tuple[int, int] | None:
     """
     Where the value of the top-level object's `model` stands, with its quotes.
 
-    The last one if the key is repeated: that is the one decoders keep.
+    With `named_in` that of the object under this key counts too. The last one if the key is
+    repeated: that is the one decoders keep.
     """
     depth = 0
-    found = None
+    found = key = None
+    inside = False
     for token in _TOKEN.finditer(body):
         mark = body[token.start()]
         if mark == 0x22:
-            if depth == 1 and token[2] is not None and _is_model(token[1]):
+            if token[2] is None:
+                continue
+            if depth == 1:
+                key = token[1]
+            if (depth == 1 or (depth == 2 and inside)) and _is_model(token[1]):
                 text = _STRING.match(body, token.end())
                 found = text.span() if text else None
         elif mark in b"{[":
+            if depth == 1:
+                inside = named_in is not None and key == named_in
             depth += 1
         else:
             depth -= 1

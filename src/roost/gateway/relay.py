@@ -312,7 +312,7 @@ class Relay:
                 return
         self._keep(raw, data)
         held = b"".join(self._held)
-        named = _first_name(held[: held.rfind(b"\n") + 1])
+        named = _first_name(held[: held.rfind(b"\n") + 1], self._api.named_in)
         if named is not None and named != self._quoted[0][8:]:
             # From here on the chunks are made here. Between chunks nothing half said was passed on.
             self._mode = _RENAME
@@ -342,7 +342,7 @@ class Relay:
     def _renamed_line(self, line: bytes) -> bytes:
         if b'"model"' not in line or not line.startswith(b"data:"):
             return line
-        span = find_model(line)
+        span = find_model(line, self._api.named_in)
         if span is None:
             return line
         return line[: span[0]] + self._quoted[0][8:] + line[span[1] :]
@@ -356,11 +356,11 @@ class Relay:
         return self._api.error_event + msgspec.json.encode(error) + b"\n\n"
 
 
-def _first_name(lines: bytes) -> bytes | None:
+def _first_name(lines: bytes, named_in: bytes | None) -> bytes | None:
     """The first `model` of an event, in its quotes."""
     for line in lines.splitlines(keepends=True):
         if line.startswith(b"data:") and b'"model"' in line:
-            span = find_model(line)
+            span = find_model(line, named_in)
             if span is not None:
                 return line[span[0] : span[1]]
     return None
