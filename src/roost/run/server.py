@@ -168,68 +168,75 @@ async def _serve(
     allowed: tuple[Network, ...],
     metrics: Mapping[Engine, MetricNames],
 ) -> None:
-    opening = asyncio.ensure_future(
-        open_server(
-            directory,
-            plan=plan,
-            database=database,
-            rules=rules,
-            allowed=allowed,
-            metrics=metrics,
+    shared = database is not None and is_url(database)
+    with contextlib.ExitStack() as stack:
+
+        def listen() -> socket.socket:
+            return stack.enter_context(contextlib.closing(_listen(host, port)))
+
+        # Where other servers may lead, only the one that does listens.
+        listening = None if shared else listen()
+        opening = asyncio.ensure_future(
+            open_server(
+                directory,
+                plan=plan,
+                database=database,
+                rules=rules,
+                allowed=allowed,
+                metrics=metrics,
+            )
         )
-    )
-    told = _told_to_end(opening.cancel)
-    try:
-        opened = await opening
-    except asyncio.CancelledError:
-        if not told.is_set():
-            raise
-        return  # told so while another server led
-    try:
-        if not told.is_set():
-            await _listen_and_answer(opened, directory, host=host, port=port, database=database)
-    finally:
-        await opened.stop()
-        log.info("server.stopped")
+        told = _told_to_end(opening.cancel)
+        try:
+            opened = await opening
+        except asyncio.CancelledError:
+            if not told.is_set():
+                raise
+            return  # told so while another server led
+        try:
+            if not told.is_set():
+                kept = opened.database if shared else str(directory)
+                await _answer(opened, listening or listen(), directory, host=host, kept=kept)
+        finally:
+            await opened.stop()
+            log.info("server.stopped")
     if opened.ledger.deposed.done():
         raise opened.ledger.deposed.result()
 
 
-async def _listen_and_answer(
-    opened: Server, directory: Path, *, host: str, port: int, database: str | None
+async def _answer(
+    opened: Server, listening: socket.socket, directory: Path, *, host: str, kept: str
 ) -> None:
-    with contextlib.closing(_listen(host, port)) as listening:
-        port = listening.getsockname()[1]
-        http = _Http(
-            uvicorn.Config(
-                App(opened),
-                http="httptools",
-                ws="none",
-                lifespan="off",
-                access_log=False,
-                log_config=None,
-                server_header=False,
-                proxy_headers=False,
-                timeout_keep_alive=75,
-                timeout_graceful_shutdown=3,
-            )
+    port = listening.getsockname()[1]
+    http = _Http(
+        uvicorn.Config(
+            App(opened),
+            http="httptools",
+            ws="none",
+            lifespan="off",
+            access_log=False,
+            log_config=None,
+            server_header=False,
+            proxy_headers=False,
+            timeout_keep_alive=75,
+            timeout_graceful_shutdown=3,
         )
+    )
 
-        def end() -> None:
-            opened.end_waits()
-            http.end()
+    def end() -> None:
+        opened.end_waits()
+        http.end()
 
-        _told_to_end(end)
-        opened.ledger.deposed.add_done_callback(lambda _: end())
-        opened.start(own_port=port)
-        url = f"http://{_written(host)}:{port}"
-        write_private(directory / "endpoint.json", json.dumps({"api": url}).encode() + b"\n")
-        # What was loaded to start with stays; the collector need not look at it again.
-        gc.collect()
-        gc.freeze()
-        kept = opened.database if database is not None and is_url(database) else directory
-        click.echo(f"roost server at {url}, state in {kept}")
-        await http.serve(sockets=[listening])
+    _told_to_end(end)
+    opened.ledger.deposed.add_done_callback(lambda _: end())
+    opened.start(own_port=port)
+    url = f"http://{_written(host)}:{port}"
+    write_private(directory / "endpoint.json", json.dumps({"api": url}).encode() + b"\n")
+    # What was loaded to start with stays; the collector need not look at it again.
+    gc.collect()
+    gc.freeze()
+    click.echo(f"roost server at {url}, state in {kept}")
+    await http.serve(sockets=[listening])
 
 
 def _told_to_end(act: Callable[[], object]) -> asyncio.Event:
