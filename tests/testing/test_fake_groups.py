@@ -1,6 +1,7 @@
 """A replica on two made-up nodes, as the real server starts, restarts and replaces it."""
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 
 from roost.domain.node import NodeName
 from roost.testing.faults import Kind
-from testing.made_up import MadeUp, made_up, node
+from testing.made_up import RULES, MadeUp, made_up, node
 
 CATALOG = """
 models:
@@ -98,8 +99,12 @@ def test_a_rank_that_ends_at_every_start_is_told_as_a_crash_loop_of_its_replica(
 
 @pytest.mark.slow
 def test_a_node_that_boots_before_it_is_lost_takes_both_ranks_along(tmp_path: Path) -> None:
+    # It is taken for a copy of itself until it has been silent for two reports.
+    patient = replace(RULES, lost_after_s=60)
+
     async def story() -> None:
-        async with made_up(tmp_path, node("a", gpus=1), node("b", gpus=1)) as made:
+        nodes = (node("a", gpus=1), node("b", gpus=1))
+        async with made_up(tmp_path, *nodes, rules=patient) as made:
             await made.apply(wide())
             first = await made.ready()
             where = first["shards"][1]["node"]
@@ -116,8 +121,9 @@ def test_a_node_that_boots_before_it_is_lost_takes_both_ranks_along(tmp_path: Pa
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("kind", [Kind.OFF, Kind.SILENT])
 def test_with_a_lost_node_the_other_rank_ends_and_two_nodes_that_are_left_take_over(
-    tmp_path: Path,
+    tmp_path: Path, kind: Kind
 ) -> None:
     async def story() -> None:
         nodes = (node("a", gpus=1), node("b", gpus=1), node("c", gpus=1))
@@ -126,7 +132,7 @@ def test_with_a_lost_node_the_other_rank_ends_and_two_nodes_that_are_left_take_o
             first = await made.ready()
             mine = {shard["node"] for shard in first["shards"]}
             where = first["shards"][0]["node"]
-            await made.fail(where, Kind.OFF)
+            await made.fail(where, kind)
             await made.until(lambda: made.node(where)["status"] == "lost")
             second = await made.moved(first)
             left = {"a", "b", "c"} - {where}
@@ -140,7 +146,7 @@ def test_with_a_lost_node_the_other_rank_ends_and_two_nodes_that_are_left_take_o
             await made.until(lambda: len(made.copies()) == 1)
             assert made.copies()[0]["placement"] == second["placement"]
             assert made.copies()[0]["restarts"] == 0
-            assert made.server.inventory.node(NodeName(where)).ready
+            await made.until(lambda: made.server.inventory.node(NodeName(where)).ready)
             assert made.fleet.node(where).live == ()
 
     asyncio.run(story())
