@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from api.live import CATALOG, Live, WireNode, states, wait_for
-from postgresql import Cluster
+from postgresql import Cluster, program
 from roost.errors import Unusable
 from roost.run.database import named_database
 from roost.store.migrate import migrate
@@ -159,3 +159,50 @@ def test_a_port_in_use_lets_the_next_server_lead_at_once(cluster: Cluster, tmp_p
         port = str(other.getsockname()[1])
         assert "address already in use" in refused(tmp_path, "--database", url, "--port", port)
     assert query(url, "SELECT expires_at <= extract(epoch FROM now()) FROM lease") == [(True,)]
+
+
+def test_a_restored_backup_is_noticed_and_stops_nothing(cluster: Cluster, tmp_path: Path) -> None:
+    url, dump = cluster.create(), str(tmp_path / "roost.dump")
+    words = ("--database", url)
+    two = CATALOG.replace("name: coder\n", "name: coder\n  replicas: 2\n")
+
+    def run(*command: str) -> None:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+
+    with Live(tmp_path / "roost", *words) as server, server.admin() as admin:
+        node = WireNode(server).join()
+        node.report()
+        assert admin.post("/api/v1/catalog", content=CATALOG).is_success
+        wait_for(lambda: states(server) == [("coder-0", "placed")])
+        run(program("pg_dump"), "--format=custom", "--file", dump, url)
+        assert admin.post("/api/v1/catalog", content=two).is_success
+        wait_for(lambda: len(node.desired().json()["run"]) == 2)
+        assert server.stop() == 0
+    with Live(tmp_path / "roost", *words) as server:
+        node.server = server
+        told = node.desired().json()
+        node.obey()
+        assert server.stop() == 0
+    run(program("pg_restore"), "--clean", "--if-exists", "--dbname", url, dump)
+    # It leads in an epoch in which the agents were told something else before.
+    with Live(tmp_path / "roost", *words) as server, server.admin() as admin:
+        node.server = server
+        assert query(url, "SELECT epoch FROM lease") == [(told["epoch"],)]
+        specs = {spec["placement"]: spec for spec in told["run"]}
+        node.shards = [{**one, "spec": specs[one["placement"]]} for one in node.shards]
+        known = {key: told[key] for key in ("revision", "incarnation", "epoch")}
+
+        def is_noticed() -> bool:
+            now = node.desired(**known).json()
+            assert now["stop"] == []
+            assert node.report().status_code == 200
+            return bool(now["incarnation"] > told["incarnation"])
+
+        wait_for(is_noticed)
+        events = [event["what"] for event in admin.get("/api/v1/events").json()["events"]]
+        assert "fleet.restored" in events
+        (orphan,) = admin.get("/api/v1/orphans").json()["orphans"]
+        assert orphan["replica"] == "coder-1"
+        assert [spec["replica"] for spec in node.desired().json()["run"]] == ["coder-0"]
+        assert server.stop() == 0

@@ -407,3 +407,33 @@ async def test_a_database_put_back_from_an_old_copy_is_a_new_incarnation(
     assert fleet.server.routing.snapshot().adopting
     assert len(agent.engines) == 1
     assert {r.wish for r in fleet.server.ledger.replicas.values()} == {Wish.RUN}
+
+
+async def test_an_old_copy_that_leads_in_an_epoch_that_was_another_before_is_noticed(
+    fleet: SmallFleet,
+) -> None:
+    agent = await fleet.join("a", gpus=2)
+    await fleet.apply(catalog())
+    await fleet.rest(turns=2)
+    await fleet.close()
+    database = fleet.directory / "roost.db"
+    copy = database.read_bytes()
+    await fleet.open()
+    await agent.turn()
+    before = agent.desired
+    assert before is not None
+    await fleet.close()
+    database.write_bytes(copy)
+    await fleet.open()
+    assert fleet.server.ledger.epoch == before.epoch
+    # As far as numbers go an agent may even know less than the copy's first revision.
+    for revision in (before.revision, 1, 2**40):
+        fleet.server.desired.newer_seen = None
+        agent.desired = replace(before, revision=revision)
+        await agent.fetch()
+        assert fleet.server.desired.newer_seen == (before.incarnation, before.epoch)
+    agent.desired = None
+    fleet.server.desired.newer_seen = None
+    await agent.fetch()
+    await agent.fetch()
+    assert fleet.server.desired.newer_seen is None

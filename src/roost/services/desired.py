@@ -31,17 +31,21 @@ class DesiredState:
         self._watch = watch
         self._metrics = metrics
         self.newer_seen: tuple[int, int] | None = None
-        """(incarnation, epoch) that an agent has had from this fleet and that is ahead of ours."""
+        """(incarnation, epoch) that an agent has had from this fleet and that is ahead of ours, or
+        ours with a revision that it was not told here.
+        """
         ledger.listen(self._committed)
 
     async def fetch(
         self, node: NodeName, *, revision: int, incarnation: int, epoch: int, wait_s: float
     ) -> Desired | None:
         """The desired state once it differs from what the agent has; `None`: it doesn't yet."""
-        fleet = self._ledger.fleet
-        if (incarnation, epoch) > (fleet.incarnation, self._ledger.epoch):
-            self.newer_seen = (incarnation, epoch)
-        if (incarnation, epoch) == (fleet.incarnation, self._ledger.epoch):
+        known = (incarnation, epoch)
+        ours = (self._ledger.fleet.incarnation, self._ledger.epoch)
+        told_here = known == ours and self._watch.has_been(_topic(node), revision)
+        if known > ours or (known == ours and not told_here):
+            self.newer_seen = known
+        if told_here:
             self._inventory.acknowledge(node, revision)
             wait = min(max(wait_s, 0.0), LONGEST_WAIT_S)
             if not await self._watch.change(_topic(node), revision, timeout_s=wait):

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -34,6 +35,7 @@ from roost.store.store import PATIENCE_S
 _TICK_S: Final = 1.0
 _LOAD_EVERY_S: Final = 2.0
 _LAST_WORDS_S: Final = 3.0
+_REVISIONS: Final = 2**31
 
 log = structlog.get_logger("roost.server")
 
@@ -62,7 +64,7 @@ class Server:
         self._load_due: asyncio.TimerHandle | None = None
         self.clock = clock
         self.ledger = ledger = opened.ledger
-        self.watch = Watch()
+        self.watch = Watch(first=1 + secrets.randbelow(_REVISIONS))
         self.inventory = Inventory(ledger, clock, rules=rules)
         self.reports = Reports(ledger, self.inventory, clock, allowed=allowed)
         self.scheduler = Scheduler(ledger, self.inventory, clock, plan=plan)

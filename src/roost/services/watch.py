@@ -5,16 +5,25 @@ from collections.abc import Iterable
 
 
 class Watch:
-    """Long-polls wait here; a bump wakes those of its topic, closing wakes all."""
+    """Long-polls wait here; a bump wakes those of its topic, closing wakes all.
 
-    def __init__(self) -> None:
+    `first`: what every topic begins at. Where it is random, another life's numbers are not taken
+    for this one's.
+    """
+
+    def __init__(self, *, first: int = 1) -> None:
+        self._first = first
         self._revisions: dict[str, int] = {}
         self._waiting: dict[str, set[asyncio.Future[None]]] = {}
         self._closed = False
 
     def revision(self, topic: str) -> int:
-        """From 1."""
-        return self._revisions.get(topic, 1)
+        """Now."""
+        return self._revisions.get(topic, self._first)
+
+    def has_been(self, topic: str, revision: int) -> bool:
+        """Whether that is or was the topic's."""
+        return self._first <= revision <= self.revision(topic)
 
     def bump(self, topics: Iterable[str]) -> None:
         """Something about these changed."""
