@@ -249,6 +249,7 @@ def test_a_fault_that_cannot_be_is_refused_with_what_there_is(
     assert says in ran.stderr
 
 
+@pytest.mark.timeout(300)
 def test_engines_that_are_processes_are_adopted_restarted_together_and_all_ended(
     tmp_path: Path,
 ) -> None:
