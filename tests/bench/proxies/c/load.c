@@ -52,7 +52,8 @@ static int is_whole(struct client *it) {
     if (!end) return 0;
     char *length = strcasestr(it->held, "\r\ncontent-length:");
     if (length && length < end) return it->size >= end + 4 - it->held + atoi(length + 17);
-    return it->size >= 5 && memcmp(it->held + it->size - 5, "0\r\n\r\n", 5) == 0;
+    // The head may end so too: in an id, say.
+    return it->held + it->size > end + 8 && memcmp(it->held + it->size - 5, "0\r\n\r\n", 5) == 0;
 }
 
 static int by_time(const void *a, const void *b) {
