@@ -113,7 +113,7 @@ class Load:
                 async with asyncio.timeout(60):
                     stays = await self._ask(kept, kind)
             except (asyncio.IncompleteReadError, ConnectionError, TimeoutError) as error:
-                self.lost.append(f"{kind}: {error!r}")
+                self.lost.append(f"{time.time():.3f} {kind}: {error!r}")
                 stays = False
             if not stays or rng.random() < 0.2:
                 kept.close()
@@ -193,6 +193,13 @@ async def disturb(it: Process, engines: Engines, seconds: float, rng: random.Ran
     return done
 
 
+def around(it: Process, lost: list[str]) -> str:
+    """What the gateway says of the time when the first request was lost."""
+    at = float(lost[0].split()[0])
+    near = [e for e in it.events() if abs(float(str(e["at"])) - at) < 1]
+    return "\n".join([*lost, *(str(e) for e in near if e["event"] != "gateway.request")])
+
+
 async def soak(directory: Path, seconds: float, tell: Callable[[object], None]) -> None:
     rng = random.Random(seconds)
     async with serving(directory, snapshot(RoutedModel(name="qwen"))) as server:
@@ -205,7 +212,7 @@ async def soak(directory: Path, seconds: float, tell: Callable[[object], None]) 
                 disturbing = asyncio.create_task(disturb(it, engines, seconds, rng))
                 await asyncio.gather(*(load.client() for _ in range(CLIENTS)))
                 assert await disturbing > 0
-                assert load.lost == []
+                assert load.lost == [], around(it, load.lost)
                 assert load.ends["stream"] > 0
                 assert load.ends["answer"] > 0
                 # All is given back.

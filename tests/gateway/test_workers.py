@@ -312,6 +312,61 @@ async def test_workers_are_replaced_under_load_without_a_refused_or_broken_reque
 
 
 @in_loop
+async def test_of_too_many_that_finish_the_oldest_is_hurried_and_loses_no_idle_client(
+    tmp_path: Path,
+) -> None:
+    async def script(received: Received, wire: Wire) -> None:
+        if not received.json.get("stream"):
+            await answer(completion())(received, wire)
+            return
+        await wire.send(STREAM_HEAD, chunk(event("a")))
+        await asyncio.sleep(3600)
+
+    async with engine(script) as one:
+        async with workers(tmp_path, qwen(one), more=("--drain-timeout", "5")) as it:
+            # Each holds a stream that does not end, so each stays when it is replaced.
+            streams: dict[int, Client] = {}
+            idle: list[Client] = []
+            oldest = started(it)[0]
+            for number in range(5):
+                pid = oldest if number == 0 else started(it)[-1]
+                streams[pid] = await client_of(it, pid)
+                idle.append(await client_of(it, pid))
+                await streams[pid].send(request(chat(stream=True)))
+                await streams[pid].head()
+                os.kill(pid, signal.SIGTERM)
+                if number < 4:
+                    await until(lambda number=number: len(started(it)) == 3 + number)  # type: ignore[misc]
+                    await until_metric(it, "roost_gateway_workers", 2)
+            hurried = [e for e in it.events() if e["event"] == "gateway.worker_hurried"]
+            while not hurried:
+                await asyncio.sleep(0.02)
+                hurried = [e for e in it.events() if e["event"] == "gateway.worker_hurried"]
+            assert [e["worker"] for e in hurried] == [oldest]
+            await idle[0].send(request(chat()))
+            got = await idle[0].answer()
+            assert (got.status, got.headers["connection"]) == (200, "close")
+            # Its time over, it makes room for the one that was asked for; the others go on.
+            await until(lambda: oldest in ended(it))
+            await until(lambda: len(started(it)) == 7)
+            for client in idle[1:]:
+                await client.send(request(chat()))
+                assert (await client.answer()).status == 200
+
+
+async def client_of(it: Process, pid: int) -> Client:
+    """An idle connection to that worker."""
+    async with asyncio.timeout(30):
+        while True:
+            client = await it.client()
+            await client.send(request(b"", method="GET", path="/v1/models"))
+            await client.answer()
+            if worker_of(it, client) == pid:
+                return client
+            client.close()
+
+
+@in_loop
 async def test_connections_of_a_worker_that_stands_still_go_to_another(tmp_path: Path) -> None:
     async with engine(answer(completion())) as one:
         async with workers(tmp_path, qwen(one)) as it:

@@ -88,16 +88,16 @@ class Serving:
             client.check_time(now)
         self.table.sweep()
 
-    async def finish(self, drain_s: float | None) -> None:
+    async def finish(self, drain_s: float | None, *, patient: bool = False) -> None:
         """
         Let what is in flight finish in its time, then cut it off; the caller has stopped listening.
 
-        `None`: patiently. Nothing is cut off, and who was told that its connection stays may use it
+        `None`: nothing is cut off. `patient`: who was told that its connection stays may use it
         once more, so that a client of a gateway that goes on sees nothing of it.
         """
         self.context.draining = True
-        self.context.patient = drain_s is None
-        if drain_s is not None:
+        self.context.patient = patient
+        if not patient:
             for client in list(self.clients):
                 client.stop()
         self._log.say("gateway.stopping", connections=len(self.clients))

@@ -275,7 +275,7 @@ class Crew:
                 worker.slots = slots
                 worker.send(Listen(slots))
             if not slots:
-                worker.send(Finish(None))
+                worker.send(Finish(None, patient=True))
 
     def _start(self, slot: int) -> None:
         row = next((row for row in range(self._rows) if row not in self._workers), None)
@@ -311,10 +311,12 @@ class Crew:
 
     def _hurry_the_oldest(self) -> None:
         """No row is free: who has been finishing longest gets a drain's time from now on."""
-        patient = [w for w in self._workers.values() if w.finishing is not None and w.patient]
-        if patient:
-            oldest = min(patient, key=lambda worker: worker.finishing or 0.0)
-            oldest.send(Finish(self._work.limits.drain_s))
+        finishing = [w for w in self._workers.values() if w.finishing is not None]
+        if finishing and all(worker.unhurried for worker in finishing):
+            oldest = min(finishing, key=lambda worker: worker.finishing or 0.0)
+            drain_s = self._work.limits.drain_s
+            self._log.say("gateway.worker_hurried", worker=oldest.pid, drain_s=drain_s)
+            oldest.send(Finish(drain_s, patient=True))
 
     async def _change(self, most_s: float) -> None:
         """Wait until one of them has said something or ended, but no longer than that."""

@@ -63,6 +63,8 @@ class Finish(msgspec.Struct, tag=True):
     """Take nothing new, let what is in flight finish in so many seconds (`None`: all), and end."""
 
     drain_s: float | None
+    patient: bool = False
+    """Others serve on: an idle connection may be used once more."""
 
 
 class Hurry(msgspec.Struct, tag=True):

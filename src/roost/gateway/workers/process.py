@@ -43,8 +43,8 @@ class WorkerProcess:
         """It was asked to end and serves until another takes its place."""
         self.finishing: float | None = None
         """When it was told to take nothing new (monotonic seconds); `None`: it was not."""
-        self.patient = False
-        """While it finishes, nothing of what it has is cut off."""
+        self.unhurried = False
+        """It finishes in its own time."""
         self.slots: list[int] = []
         self.counts = Counts()
         """As it last said."""
@@ -78,7 +78,7 @@ class WorkerProcess:
         """Tell it, as soon as it listens."""
         if isinstance(message, Finish):
             self.finishing = self.finishing or time.monotonic()
-            self.patient = message.drain_s is None
+            self.unhurried = message.drain_s is None
         self._wanted.append(frame(message))
         self._wake.set()
 

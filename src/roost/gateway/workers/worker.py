@@ -98,13 +98,13 @@ class Worker:
             case Report():
                 self._tell(Counted(message.number, self._serving.counts()))
             case Finish():
-                await self.finish(message.drain_s)
+                await self.finish(message.drain_s, patient=message.patient)
             case Hurry():
                 self._serving.hurry()
             case Begin():
                 raise ValueError("a worker begins once")
 
-    async def finish(self, drain_s: float | None) -> None:
+    async def finish(self, drain_s: float | None, *, patient: bool = False) -> None:
         """Take nothing new, and end when what is in flight has finished or had its time."""
         await self._listen([])
         for fd in (fd for fds in self._sockets for fd in fds):
@@ -112,10 +112,10 @@ class Worker:
         self._sockets = []
         if self._finishing is not None:
             self._finishing.cancel()
-        self._finishing = self._loop.create_task(self._finish(drain_s))
+        self._finishing = self._loop.create_task(self._finish(drain_s, patient))
 
-    async def _finish(self, drain_s: float | None) -> None:
-        await self._serving.finish(drain_s)
+    async def _finish(self, drain_s: float | None, patient: bool) -> None:
+        await self._serving.finish(drain_s, patient=patient)
         self.ended.set_result(None)
 
     async def close(self) -> None:
