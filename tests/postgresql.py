@@ -8,8 +8,8 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Self
 
@@ -124,6 +124,21 @@ class Cluster:
             except subprocess.TimeoutExpired:
                 self._process.send_signal(signal.SIGQUIT)
                 self._process.wait(30)
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """It and its sessions stand still: connections stay, and nothing is answered."""
+        # The first before the others: it starts no more of them.
+        os.kill(self.pid, signal.SIGSTOP)
+        children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
+        pids = [self.pid, *map(int, children)]
+        for pid in pids[1:]:
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for pid in reversed(pids):
+                os.kill(pid, signal.SIGCONT)
 
     def make_standby(self) -> None:
         """Once it is started again it only reads, and waits for a primary."""

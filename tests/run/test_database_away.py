@@ -4,8 +4,9 @@ from pathlib import Path
 
 import psycopg
 
-from api.live import Live, states, wait_for
+from api.live import Live, WireNode, states, wait_for
 from postgresql import Cluster
+from roost.cli.client import TIMEOUT_S
 from run.around import CATALOG, around
 
 
@@ -58,6 +59,28 @@ def test_while_postgresql_is_away_the_gateway_serves_and_changes_are_refused_wit
         assert server.stop() == 0
     with psycopg.connect(url) as connection:
         assert connection.execute("SELECT epoch FROM lease").fetchall() == [(1,)]
+
+
+def test_while_postgresql_stands_still_changes_are_refused_before_ctl_gives_up(
+    own_cluster: Cluster, tmp_path: Path
+) -> None:
+    with (
+        Live(tmp_path / "roost", "--database", own_cluster.create()) as server,
+        server.client(server.secret("admin_credential")) as admin,
+    ):
+        node = WireNode(server).join()
+        admin.timeout = TIMEOUT_S
+        with own_cluster.frozen():
+            for name in ("first", "second"):
+                answer = admin.post("/api/v1/keys", json={"name": name})
+                assert answer.status_code == 503
+                assert answer.json()["code"] in {"unreachable", "undecided", "unavailable"}
+                assert node.report().status_code == 200
+        wait_for(lambda: admin.post("/api/v1/keys", json={"name": "third"}).status_code == 201)
+        # What was refused was not made; what nobody knew may have been.
+        names = {key["name"] for key in admin.get("/api/v1/keys").json()["keys"]}
+        assert names <= {"first", "third"}
+        assert server.stop() == 0
 
 
 def test_a_server_ends_in_time_while_its_database_is_away(

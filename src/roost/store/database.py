@@ -15,9 +15,12 @@ class Database(ABC):
     """What it is called to people; holds no password."""
 
     @abstractmethod
-    def write(self) -> AbstractAsyncContextManager[AsyncConnection]:
+    def write(
+        self, *, limit_s: float | None = None
+    ) -> AbstractAsyncContextManager[AsyncConnection]:
         """A transaction; all of it is kept, or nothing.
 
+        `limit_s`: a database that another machine runs has so long to answer, less than usually.
         Raises `Lost` when the connection broke: in the middle of COMMIT both may be true.
         """
 

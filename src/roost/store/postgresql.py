@@ -19,10 +19,12 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 from roost.errors import Conflict, Lost, NoSpace, RoostError, Unavailable, Unusable
 from roost.store.database import Database
 
-_CONNECT_S: Final = 10
-_STATEMENT_S: Final = 15
+_CONNECT_S: Final = 5
+_SILENCE_S: Final = 10
+_STATEMENT_S: Final = 12
 _LOCK_S: Final = 10
-_TRANSACTION_S: Final = 30.0
+# What may lie before it, and it, take less than `ctl` waits for an answer.
+_TRANSACTION_S: Final = 15.0
 _MIGRATION_S: Final = 900.0
 # Any number, as long as every version of Roost takes the same.
 _MIGRATING: Final = 0x726F6F7374
@@ -49,8 +51,8 @@ class PostgreSql(Database):
         defaults: dict[str, str | int] = {
             "connect_timeout": _CONNECT_S,
             "application_name": "roost",
-            "tcp_user_timeout": _CONNECT_S * 1000,
-            "keepalives_idle": _CONNECT_S,
+            "tcp_user_timeout": _SILENCE_S * 1000,
+            "keepalives_idle": _SILENCE_S,
             "client_encoding": "UTF8",
         }
         more = {key: value for key, value in defaults.items() if key not in said}
@@ -62,13 +64,12 @@ class PostgreSql(Database):
         self._readers = self._writers.execution_options(isolation_level="REPEATABLE READ")
 
     @asynccontextmanager
-    async def write(self) -> AsyncIterator[AsyncConnection]:
+    async def write(self, *, limit_s: float | None = None) -> AsyncIterator[AsyncConnection]:
         """A transaction; all of it is kept, or nothing. `Lost`: see `Database`."""
+        limit = self._limit_s if limit_s is None else min(limit_s, self._limit_s)
         async with (
             self._writing,
-            self._transaction(
-                self._writers, statement_s=_STATEMENT_S, limit_s=self._limit_s
-            ) as connection,
+            self._transaction(self._writers, statement_s=_STATEMENT_S, limit_s=limit) as connection,
         ):
             yield connection
 

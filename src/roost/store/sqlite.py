@@ -30,7 +30,7 @@ class Sqlite(Database):
         self._readers = _engine(path, begin="BEGIN", size=2)
 
     @asynccontextmanager
-    async def write(self) -> AsyncIterator[AsyncConnection]:
+    async def write(self, *, limit_s: float | None = None) -> AsyncIterator[AsyncConnection]:  # noqa: ARG002 - a file answers
         """A transaction that holds the write lock from its start; all of it is kept, or nothing."""
         async with self._writing:
             with _as_roost_errors(self.path):

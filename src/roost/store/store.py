@@ -63,6 +63,7 @@ KEEP_CATALOGS: Final = 100
 PATIENCE_S: Final = 10.0
 """Less than what agents and `ctl` wait for an answer."""
 _LEADER: Final = "leader"
+_RENEWAL_S: Final = 5.0
 _T = TypeVar("_T")
 
 _decode_facts: Final = msgspec.json.Decoder(Facts).decode
@@ -151,7 +152,7 @@ class Store:
 
     async def renew(self, epoch: int, *, for_s: float) -> None:
         """Lead for longer; with 0 let go. Raises `Deposed` where another server leads."""
-        async with self._noticed(self._database.write()) as connection:
+        async with self._noticed(self._database.write(limit_s=_RENEWAL_S)) as connection:
             await _fence(connection, epoch)
             await connection.execute(
                 update(schema.lease)
