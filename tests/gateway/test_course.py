@@ -1,4 +1,4 @@
-"""A coroutine without a task: begun at once, cancelled at once, and nothing left behind."""
+"""A coroutine without a task: cancelled at once, and nothing left behind."""
 
 import asyncio
 import gc
@@ -24,7 +24,7 @@ from roost.gateway.course import Course
 
 
 @in_loop
-async def test_it_runs_to_its_first_wait_at_once_and_goes_on_with_the_result() -> None:
+async def test_it_runs_to_its_first_wait_and_goes_on_with_the_result() -> None:
     seen: list[object] = []
     loop = asyncio.get_running_loop()
     future: asyncio.Future[int] = loop.create_future()
@@ -43,7 +43,7 @@ async def test_it_runs_to_its_first_wait_at_once_and_goes_on_with_the_result() -
 
     failing: asyncio.Future[None] = loop.create_future()
 
-    Course(work()).step()
+    Course(work()).begin()
     assert seen == ["begun"]
     future.set_result(7)
     await asyncio.sleep(0)
@@ -71,7 +71,7 @@ async def test_cancelled_it_cleans_up_at_once_and_is_not_run_again(ready: bool) 
             seen.append("cleaned up")
 
     course = Course(work())
-    course.step()
+    course.begin()
     if ready:
         # The step that follows is on its way already.
         future.set_result(1)
@@ -96,11 +96,23 @@ async def test_one_that_ends_at_once_needs_no_loop_and_a_fault_is_its_callers() 
         raise ValueError("mine")
 
     course = Course(short())
-    course.step()
+    course.begin()
     course.cancel()
     assert seen == ["over"]
     with pytest.raises(ValueError, match="mine"):
-        Course(faulty()).step()
+        Course(faulty()).begin()
+
+
+def test_one_that_is_cancelled_before_it_begins_never_does() -> None:
+    seen: list[str] = []
+
+    async def work() -> None:
+        seen.append("begun")
+
+    course = Course(work())
+    course.cancel()
+    course.begin()
+    assert seen == []
 
 
 @pytest.mark.parametrize("script", [answer(completion()), whole_stream])

@@ -3,10 +3,12 @@
 import re
 from typing import Final
 
-_SIZE_LINE: Final = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;[\t\x20-\x7e\x80-\xff]*)?\r\n")
-_SIZE_START: Final = re.compile(rb"(?:[0-9A-Fa-f]{1,15}[ \t]*(?:;[\t\x20-\x7e\x80-\xff]*)?\r?)?\Z")
+# Bounded, so that a line that came in one piece and one that came in many are judged alike.
+_SIZE: Final = rb"([0-9A-Fa-f]{1,15})[ \t]{0,64}(?:;[\t\x20-\x7e\x80-\xff]{0,1024})?"
+_SIZE_LINE: Final = re.compile(rb"%b\r\n" % _SIZE)
+_SIZE_START: Final = re.compile(rb"(?:%b\r?)?\Z" % _SIZE)
 _TRAILER: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t\x20-\x7e\x80-\xff]*\r\n")
-_MAX_LINE: Final = 1024
+_MAX_TRAILER: Final = 1024
 _MAX_TRAILERS: Final = 32
 
 
@@ -67,7 +69,7 @@ class ChunkWalker:
             else:
                 line = _SIZE_LINE.match(block, at)
                 if line is None:
-                    if size - at > _MAX_LINE or not _SIZE_START.match(block, at):
+                    if not _SIZE_START.match(block, at):
                         raise BadChunk("a chunk's size is not a number in hexadecimal")
                     break
                 self._left = int(line[1], 16)
@@ -87,9 +89,11 @@ class ChunkWalker:
             line = _TRAILER.match(block, at)
             if line is None:
                 rest = block[at:]
-                if b"\n" in rest or len(rest) > _MAX_LINE or b"\r" in rest[:-1]:
+                if b"\n" in rest or len(rest) > _MAX_TRAILER or b"\r" in rest[:-1]:
                     raise BadChunk("what follows the last chunk is not a trailer")
                 return at
+            if line.end() - at > _MAX_TRAILER:
+                raise BadChunk(f"a trailer of more than {_MAX_TRAILER} bytes")
             self._trailers += 1
             if self._trailers > _MAX_TRAILERS:
                 raise BadChunk(f"more than {_MAX_TRAILERS} trailers")

@@ -23,6 +23,7 @@ CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _SMALL_BODY: Final = 64 * 1024
 """A refused request's body is still read up to this, so that the connection can go on."""
 _MOST_DISCARDED: Final = 8 * 1024 * 1024
+_MOST_KEPT_BACK: Final = 16 * 1024
 
 
 class ClientConnection(asyncio.Protocol):
@@ -39,6 +40,7 @@ class ClientConnection(asyncio.Protocol):
         "_left",
         "_lingering",
         "_loop",
+        "_out",
         "_owners",
         "_reading_paused",
         "_refusal",
@@ -67,6 +69,8 @@ class ClientConnection(asyncio.Protocol):
         self._reading_paused = False
         self._lingering = False
         self._discarded = 0
+        self._out: list[bytes] = []
+        """To be sent before anything else is done to the connection."""
         self.deadline = 0.0
 
     # What asyncio calls.
@@ -104,6 +108,7 @@ class ClientConnection(asyncio.Protocol):
         """Called by asyncio."""
         self._owners.discard(self)
         self._transport = None
+        self._out.clear()
         self._drop_request()
         self._cancel()
 
@@ -129,9 +134,21 @@ class ClientConnection(asyncio.Protocol):
         return self._congested
 
     def write(self, data: bytes) -> None:
-        """Send bytes of an answer."""
+        """Send bytes of an answer, at the end of the loop's turn."""
         if self._transport is not None:
-            self._transport.write(data)
+            if not self._out:
+                self._context.writes.add(self.flush)
+            self._out.append(data)
+            if len(data) > _MOST_KEPT_BACK:
+                # Whether the client takes it has to be known before more is read for it.
+                self.flush()
+
+    def flush(self) -> None:
+        """Hand what is to be sent to the transport."""
+        out = self._out
+        if out and self._transport is not None:
+            self._transport.write(out[0] if len(out) == 1 else b"".join(out))
+        out.clear()
 
     def finished(self, *, keep_alive: bool, reset: bool) -> None:
         """The exchange is over."""
@@ -328,7 +345,7 @@ class ClientConnection(asyncio.Protocol):
         else:
             self._exchange = Exchange(self._context, self, request, request.api)
             self._course = Course(self._exchange.run())
-            self._course.step()
+            self._loop.call_soon(self._course.begin)
 
     def _is_told_beforehand(self, request: Request) -> bool:
         """A web page asks: whether that was its browser, which wants to know what it may ask."""
@@ -426,6 +443,7 @@ class ClientConnection(asyncio.Protocol):
         self.deadline = self._loop.time() + self._context.limits.linger_s
         if self._reading_paused:
             self._resume_reading()
+        self.flush()
         if self._transport.can_write_eof():
             self._transport.write_eof()
 
@@ -433,6 +451,7 @@ class ClientConnection(asyncio.Protocol):
         transport = self._transport
         if transport is not None and not transport.can_write_eof() and not self._lingering:
             # TLS has no half-closed connection; what was written goes out before its farewell.
+            self.flush()
             transport.close()
         else:
             self._linger()
@@ -441,6 +460,7 @@ class ClientConnection(asyncio.Protocol):
         """Reset: a body that ends with its connection cannot be called broken in another way."""
         if self._transport is None:
             return
+        self.flush()
         sock = self._transport.get_extra_info("socket")
         if sock is not None:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -449,6 +469,7 @@ class ClientConnection(asyncio.Protocol):
     def _abort(self) -> None:
         self._cancel()
         if self._transport is not None:
+            self.flush()
             self._transport.abort()
 
     def _pause_reading(self) -> None:

@@ -7,6 +7,7 @@ from roost.gateway.cors import Cors
 from roost.gateway.engine import EngineConnection
 from roost.gateway.limits import Limits
 from roost.gateway.table import RoutingTable
+from roost.gateway.writes import Writes
 
 
 class Context:
@@ -29,6 +30,7 @@ class Context:
         """`None`: no web page is let in."""
         self.engines: set[EngineConnection] = set()
         """Connections with a request on them."""
+        self.writes = Writes(loop)
         self.body_bytes = 0
         """Of request bodies, held now."""
         self.draining = False
